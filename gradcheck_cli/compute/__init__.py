@@ -1,0 +1,1 @@
+"""Torch lives here: imported in workers only, by dotted string."""

@@ -1,0 +1,113 @@
+"""How does one case become one observation? Build, run, measure, for each fill."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import torch
+
+from gradcheck_cli.compute.contents import contents
+from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
+from gradcheck_cli.compute.measure import measure
+from gradcheck_cli.compute.observe import Found, observe
+from gradcheck_cli.compute.provider import Builder, Layer
+from gradcheck_cli.compute.reference import Reference, prepare
+from gradcheck_cli.compute.trial import CandidateRaised, on_trial
+from gradcheck_cli.errors import HarnessError
+from gradcheck_cli.plugins import load
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.observation import ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
+
+FILLS: tuple[Fill, ...] = ("exact", "normal")
+
+
+class Engine:
+    """Runs jobs on one device, in a process that has torch and the candidates imported."""
+
+    def __init__(self, device: str, targets: list[str]) -> None:
+        """Open the device and import every target; UsageError or HarnessError say what is wrong, and what to do."""
+        self._variables = recorded_variables()
+        self.device = open_device(device)
+        self.builders: dict[str, Builder] = {target: imported(target) for target in targets}
+
+    def environment(self) -> Environment:
+        """Where this process runs."""
+        return environment(self.device, self._variables)
+
+    def run(self, job: Job) -> Observation:
+        """Observe one case; what the candidate raises becomes part of the observation."""
+        began = time.perf_counter()
+        case = job.case
+        channels: list[ChannelSeen] = []
+        effective: dict[str, str | int] = {}
+        raised = None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                for fill in FILLS:
+                    reference = self._reference(case, fill)
+                    channels.append(self._channel(job, fill, reference, effective))
+            except CandidateRaised as error:
+                raised = error.seen
+        return Observation(
+            case=str(case),
+            attempt=job.attempt,
+            ending="raised" if raised else "finished",
+            channels=channels,
+            effective=effective,
+            warnings=list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)),
+            raised=raised,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _reference(self, case: Case, fill: Fill) -> Reference:
+        try:
+            return prepare(case, fill, self.device)
+        except torch.OutOfMemoryError as error:
+            raise HarnessError(f"no memory for the reference of {case}: {no_memory(self.device, error)}") from error
+
+    def _channel(self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int]) -> ChannelSeen:
+        """One pass over the microbatches on one fill; fills in `effective` as soon as it is known."""
+        case, phases = job.case, []
+        if not reference.inapplicable:
+            with on_trial(f"build, {fill} data", self.device):
+                layer: Layer = self.builders[job.target](case, self.device)
+                layer.load(reference.inputs.weight, reference.inputs.bias)
+            effective |= layer.effective()
+            for k, phase, found in observe(case, layer, reference.inputs, fill):
+                effective |= layer.effective()
+                slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
+                phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots))
+        return ChannelSeen(
+            fill=fill,
+            inapplicable=reference.inapplicable,
+            largest_scale=reference.largest_scale,
+            limit=reference.limit,
+            phases=phases,
+        )
+
+
+def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -> list[SlotSeen]:
+    """One role in one buffer, measured against all it may hold."""
+    case, rounding = job.case, job.rounding[found.role]
+    rows = {"wgrad": [case.out_features] * case.num_gemms, "bgrad": [1] * case.num_gemms}
+    sizes = rows.get(found.role, list(case.splits(k)))
+    expected = contents(case, reference, rounding, found.role, found.buffer, k)
+    return measure(found, expected, sizes, rounding.lambda_, bounded=fill == "normal")
+
+
+def imported(target: str) -> Builder:
+    """Import a provider's entry point; HarnessError names what could not be imported."""
+    try:
+        builder: Builder = load(target)
+    except Exception as error:  # a broken installation may raise anything at import
+        name = target.partition(":")[0].rpartition(".")[2]
+        raise HarnessError(
+            f"the candidate {name} cannot be imported: {type(error).__name__}: {error}\n"
+            f"expected an installation that `python -c 'import torch'` and the candidate's own import accept; "
+            f"`gradcheck doctor` says what is installed"
+        ) from error
+    return builder

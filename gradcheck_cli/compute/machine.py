@@ -1,0 +1,121 @@
+"""Where are we? Versions as loaded, the device, and the variables that change what a library does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+
+import torch
+
+from gradcheck_cli.errors import HarnessError, UsageError
+from gradcheck_cli.records.environment import Environment
+
+# Variables that change numerics, paths or memory; values that hold a path are not recorded.
+PREFIXES = ("NVTE_", "CUBLAS", "NVIDIA_TF32", "PYTORCH_CUDA_ALLOC", "TORCH_ALLOW_TF32", "CUDA_LAUNCH_BLOCKING")
+PROBE_BYTES = 64 << 20
+
+
+def open_device(name: str) -> torch.device:
+    """The device, proved to answer; UsageError where there is none of that name, HarnessError where it has no memory."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"no CUDA device {name}: torch {torch.__version__} sees {torch.cuda.device_count()}; "
+            f"choose another --device, or run the embedded default with --provider torch --device cpu"
+        )
+    try:
+        probe = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize(device)
+        del probe
+    except RuntimeError as error:
+        raise HarnessError(f"{name} cannot be used: {no_memory(device, error)}") from error
+    return device
+
+
+def no_memory(device: torch.device, error: Exception) -> str:
+    """A device error in words, with what is free where the driver still says so."""
+    first = str(error).strip().partition("\n")[0]
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return first
+    return f"{first} ({free >> 20} MiB of {total >> 20} MiB are free; end what holds the rest, or choose another --device)"
+
+
+def environment(device: torch.device, variables: dict[str, str]) -> Environment:
+    """Everything a report must say of this process; `variables` as they were before the candidate was imported."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    capability = None
+    name = _processor()
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        capability = torch.cuda.get_device_capability(device)
+        versions |= {"cuda": torch.version.cuda or "", "driver": _driver(), "cublaslt": cublaslt(), "cudnn": cudnn()}
+    if "transformer_engine" in sys.modules:
+        versions["transformer_engine"] = str(getattr(sys.modules["transformer_engine"], "__version__", ""))
+        versions["transformer_engine"] = versions["transformer_engine"] or _installed("transformer-engine")
+    return Environment(
+        versions={name: version for name, version in versions.items() if version},
+        device=str(device),
+        device_name=name,
+        compute_capability=capability,
+        variables=variables,
+    )
+
+
+def recorded_variables() -> dict[str, str]:
+    """The variables of this process that a report names."""
+    named = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)}
+    return {name: "(a path)" if os.sep in value else value for name, value in named.items()}
+
+
+def cublaslt() -> str:
+    """The cuBLASLt that is loaded, as it calls itself: 13.1.0; "" where none is."""
+    return _library(f"libcublasLt.so.{(torch.version.cuda or '').partition('.')[0]}", "cublasLtGetVersion")
+
+
+def cudnn() -> str:
+    """The cuDNN that is loaded: 9.14.0; asked of the library, since torch refuses to name one it was not built for."""
+    return _library("libcudnn.so.9", "cudnnGetVersion")
+
+
+def _library(soname: str, function: str) -> str:
+    """The version of a shared library as it says itself, "" where it is not there."""
+    try:
+        ask = getattr(ctypes.CDLL(soname), function)
+    except (OSError, AttributeError):
+        return ""
+    ask.restype = ctypes.c_size_t
+    number = int(ask())
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _driver() -> str:
+    """The driver's version, asked of nvidia-smi; "" where it is not there."""
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.split("\n")[0].strip()
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+    except OSError:
+        return platform.processor() or "cpu"
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

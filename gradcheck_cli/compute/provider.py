@@ -1,0 +1,43 @@
+"""What must a provider build?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from gradcheck_cli.records.case import Case
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Layer(Protocol):
+    """A grouped linear layer: y_i = x_i w_i^T (+ b_i) for the rows x_i of each expert i.
+
+    A layer computes; it never reads or reports gradients: `observe.py` does, the same way for every layer.
+    Gradients are to arrive at `weights` and `biases`, the very parameters that a trainer would see.
+    """
+
+    @property
+    def weights(self) -> Sequence[torch.Tensor]:
+        """One packed parameter (G, N, K), or G parameters (N, K)."""
+
+    @property
+    def biases(self) -> Sequence[torch.Tensor]:
+        """G parameters (N,); none where the case has no bias."""
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Copy weight (G, N, K) and bias (G, N), both in the case's dtype, into the parameters."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """x (T, K) with T = sum(m_splits) -> y (T, N); raises whatever the candidate raises."""
+
+    def effective(self) -> dict[str, str | int]:
+        """What this layer really is, under the names of the axes: read from the layer, not from the case.
+
+        Called once after building and once after each forward, from which on it may know the path taken.
+        """
+
+
+Builder = Callable[[Case, torch.device], Layer]

@@ -1,0 +1,1 @@
+"""The layers on trial, and how each is built."""

@@ -1,0 +1,81 @@
+"""How does Transformer Engine's module do it? `transformer_engine.pytorch.GroupedLinear`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformer_engine.pytorch as te
+
+from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken
+from gradcheck_cli.records.case import Case
+
+# The only switch of the native path in 2.17 and 2.18, read at every forward; from 2.19 on an argument instead.
+SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
+
+
+class ModuleLayer(TEParameters):
+    """te.GroupedLinear, told only what the case says: by signature, for 2.14 to 2.20."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        accepted = inspect.signature(te.GroupedLinear.__init__).parameters
+        options: dict[str, Any] = {}
+        if case.single_grouped_weight:
+            options["single_grouped_weight"] = True
+        if case.path != "auto" and "use_grouped_tensor" in accepted:
+            options["use_grouped_tensor"] = case.path == "native"
+        self._switch = None if case.path == "auto" or "use_grouped_tensor" in accepted else case.path == "native"
+        module = te.GroupedLinear(
+            num_gemms=case.num_gemms,
+            in_features=case.in_features,
+            out_features=case.out_features,
+            bias=case.bias,
+            params_dtype=DTYPES[case.dtype],
+            device=device,
+            fuse_wgrad_accumulation=case.fuse_wgrad_accumulation,
+            **options,
+        )
+        super().__init__(module, case.num_gemms)
+        self._path: str | None = None
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """x (T, K) -> y (T, N)."""
+        # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one.
+        native = getattr(self.layer, "use_grouped_tensor", False)
+        splits: Any = torch.tensor(m_splits, dtype=torch.int64, device=x.device) if native else list(m_splits)
+        with _variable(SWITCH, self._switch):
+            y: torch.Tensor = self.layer(x, splits)
+        self._path = path_taken(y)
+        return y
+
+    def effective(self) -> dict[str, str | int]:
+        """Layout, fusion and the path of the last forward."""
+        path: dict[str, str | int] = {"path": self._path} if self._path else {}
+        return {**self.layout(), "fuse_wgrad_accumulation": int(self.layer.fuse_wgrad_accumulation), **path}
+
+
+@contextmanager
+def _variable(name: str, value: bool | None) -> Iterator[None]:
+    """Set an environment variable to 0 or 1 for a while; None leaves it as it is."""
+    if value is None:
+        yield
+        return
+    before = os.environ.get(name)
+    os.environ[name] = str(int(value))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def build(case: Case, device: torch.device) -> ModuleLayer:
+    """The layer of a case with api=module."""
+    return ModuleLayer(case, device)

@@ -1,0 +1,48 @@
+"""How does Transformer Engine's op-fuser do it? `transformer_engine.pytorch.ops.GroupedLinear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformer_engine.pytorch.ops as te_ops
+
+from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken
+from gradcheck_cli.records.case import Case
+
+
+class OpLayer(TEParameters):
+    """te.ops.GroupedLinear, told only what the case says; it chooses its path by itself."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        options: dict[str, Any] = {"single_grouped_weight": True} if case.single_grouped_weight else {}
+        op = te_ops.GroupedLinear(
+            case.num_gemms,
+            case.in_features,
+            case.out_features,
+            bias=case.bias,
+            device=device,
+            dtype=DTYPES[case.dtype],
+            accumulate_into_main_grad=case.fuse_wgrad_accumulation,
+            **options,
+        )
+        super().__init__(op, case.num_gemms)
+        self._path: str | None = None
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """x (T, K) -> y (T, N)."""
+        y: torch.Tensor = self.layer(x, torch.tensor(m_splits, dtype=torch.int64, device=x.device))
+        self._path = path_taken(y)
+        return y
+
+    def effective(self) -> dict[str, str | int]:
+        """Layout, fusion and the path of the last forward."""
+        path: dict[str, str | int] = {"path": self._path} if self._path else {}
+        fused = int(self.layer._accumulate_into_main_grad)  # noqa: SLF001  there is no public name for it
+        return {**self.layout(), "fuse_wgrad_accumulation": fused, **path}
+
+
+def build(case: Case, device: torch.device) -> OpLayer:
+    """The layer of a case with api=op."""
+    return OpLayer(case, device)

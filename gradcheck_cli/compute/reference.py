@@ -1,0 +1,116 @@
+"""What is right? fprop, dgrad, wgrad and bgrad of a case in fp64, with the scales that bound any rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from gradcheck_cli.compute.inputs import Inputs, draw
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import FORMATS, FP32
+from gradcheck_cli.records.observation import Fill, Role
+
+THINNINGS = 6
+
+
+class Exact(NamedTuple):
+    """A sum of products in fp64: its value, S = sum |a||b|, and Q = sqrt(sum a^2 b^2), all of one shape."""
+
+    value: torch.Tensor
+    scale: torch.Tensor
+    energy: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The right answer to one case and fill.
+
+    `roles[k]` holds microbatch k's fprop (T, N), dgrad (T, K), wgrad (G, N, K) and, with a bias, bgrad (G, N).
+    `largest_scale` bounds every partial result in any order of summation; `limit` is what the fill allows it to be.
+    `inapplicable` says why the fill's argument does not hold for the data drawn, "" where it does.
+    """
+
+    inputs: Inputs
+    roles: tuple[dict[Role, Exact], ...]
+    largest_scale: float
+    limit: float
+    inapplicable: str
+
+
+def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
+    """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
+    shared = msgspec.structs.replace(
+        case,
+        provider="reference",
+        api="fp64",
+        path="auto",
+        single_grouped_weight=False,
+        fuse_wgrad_accumulation=False,
+    )
+    return _prepare(shared, fill, device)
+
+
+@lru_cache(maxsize=24)
+def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
+    reference = compute(case, draw(case, fill, device), fill)
+    for thinning in range(1, THINNINGS if fill == "exact" else 0):
+        if not reference.inapplicable:
+            break
+        reference = compute(case, draw(case, fill, device, thinning), fill)
+    return reference
+
+
+def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
+    """The fp64 reference of given inputs, and whether the fill's argument holds on them."""
+    roles = tuple(microbatch(case, inputs, k) for k in range(case.microbatches))
+    stored = [role.scale for seen in roles for name, role in seen.items() if name in ("fprop", "dgrad")]
+    summed = [torch.stack([seen["wgrad"].scale for seen in roles]).sum(0)]
+    if inputs.bias is not None:
+        summed.append(torch.stack([seen["bgrad"].scale for seen in roles]).sum(0))
+    largest = max((float(scale.max()) for scale in stored + summed if scale.numel()), default=0.0)
+    if fill == "exact":
+        limit = float(FORMATS[case.dtype].largest_exact_integer)
+        in_main_grad = float((summed[0] + inputs.prefill.abs()).max())
+        holds = largest <= limit and in_main_grad <= FP32.largest_exact_integer
+        why = f"sums of |a||b| reach {largest:.0f}, and {case.dtype} holds integers up to {limit:.0f} exactly"
+    else:
+        limit = FORMATS[case.dtype].largest
+        holds = largest <= limit
+        why = f"sums of |a||b| reach {largest:.3g}, and the largest {case.dtype} is {limit:.3g}"
+    return Reference(inputs, roles, largest, limit, "" if holds else why)
+
+
+def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
+    """All roles of microbatch k: y_i = x_i w_i^T + b_i, dx_i = g_i w_i, dw_i = g_i^T x_i, db_i = sum of g_i's rows.
+
+    The derivative of a linear map, written out per expert i.
+    """
+    splits = list(case.splits(k))
+    x, g = inputs.x[k].double().split(splits), inputs.grad_output[k].double().split(splits)
+    w = inputs.weight.double().unbind()
+    pairs = list(zip(x, g, w, strict=True))
+    fprop = _joined(torch.cat, [product(x_i, w_i.T) for x_i, _, w_i in pairs])
+    roles: dict[Role, Exact] = {
+        "dgrad": _joined(torch.cat, [product(g_i, w_i) for _, g_i, w_i in pairs]),
+        "wgrad": _joined(torch.stack, [product(g_i.T, x_i) for x_i, g_i, _ in pairs]),
+    }
+    if inputs.bias is not None:
+        bias = inputs.bias.double().repeat_interleave(torch.tensor(splits, device=inputs.bias.device), dim=0)
+        fprop = Exact(fprop.value + bias, fprop.scale + bias.abs(), fprop.energy)
+        roles["bgrad"] = _joined(
+            torch.stack, [Exact(g_i.sum(0), g_i.abs().sum(0), g_i.square().sum(0).sqrt()) for g_i in g]
+        )
+    return {"fprop": fprop, **roles}
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> Exact:
+    """a b with its scale and energy; a (M, n), b (n, P), fp64."""
+    return Exact(a @ b, a.abs() @ b.abs(), (a.square() @ b.square()).sqrt())
+
+
+def _joined(how, parts: list[Exact]) -> Exact:  # type: ignore[no-untyped-def]
+    return Exact(*(how(list(tensors)) for tensors in zip(*parts, strict=True)))

@@ -1,0 +1,157 @@
+"""What is the verdict on a case? Asks the questions in their order and groups the answers into findings."""
+
+from __future__ import annotations
+
+from gradcheck_cli.judge.accuracy import accuracy
+from gradcheck_cli.judge.contract import Expected, expected
+from gradcheck_cli.judge.effective import not_the_case, raised
+from gradcheck_cli.judge.judgement import Judgement
+from gradcheck_cli.judge.presence import Buffers, absent, protocol
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.observation import ROLES, ChannelSeen, Observation, Phase, Role
+from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict, gravest
+
+Judged = tuple[Expected, ChannelSeen, Judgement]
+ENDINGS = {"crashed": Outcome.CRASHED, "timed_out": Outcome.TIMED_OUT}
+
+
+def conclude(case: Case, observation: Observation, environment: Environment) -> Verdict:
+    """The verdict: did the request run, did it end, was everything delivered, is it right?"""
+    differs = not_the_case(case, observation, environment)
+    ended = ending(case, observation, environment)
+    if differs or ended:
+        only = [finding for finding in (differs or ended,) if finding]
+        return _verdict(case, observation, only, dict.fromkeys(roles_of(case), only[0].outcome), {})
+    judged = judge_slots(case, observation)
+    roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
+    findings = group(judged)
+    return _verdict(case, observation, findings, roles, margins(judged))
+
+
+def excluded(case: Case, name: str, why: str) -> Verdict:
+    """The verdict on a case that a named constraint leaves out."""
+    finding = Finding(slot="case", outcome=Outcome.EXCLUDED, why=why, diagnosis=name)
+    return Verdict(case=str(case), axes=case.axes(), outcome=Outcome.EXCLUDED, findings=[finding])
+
+
+def roles_of(case: Case) -> list[Role]:
+    """The roles that a case has: bgrad only with a bias."""
+    return [role for role in ROLES if role != "bgrad" or case.bias]
+
+
+def ending(case: Case, observation: Observation, environment: Environment) -> Finding | None:
+    """A finding for a case that did not come to its end; None for one that did."""
+    if observation.ending == "finished":
+        return None
+    if observation.ending == "raised" and observation.raised:
+        return raised(case, observation.raised, environment)
+    tail = observation.last_output.strip().rpartition("\n")[2]
+    why = f"expected a result; the worker ended with {observation.exit_status or 'no status'}"
+    if observation.ending == "timed_out":
+        why = f"expected a result within the time limit; there was none after {observation.seconds:.0f} s"
+    said = f"; its last output: {tail[:300]}" if tail else ""
+    # Anything that is not a known ending is a worker that did not give its word: a crash.
+    outcome = ENDINGS.get(observation.ending, Outcome.CRASHED)
+    return Finding(slot="case", outcome=outcome, why=why + said, diagnosis=observation.exit_status)
+
+
+def judge_slots(case: Case, observation: Observation) -> list[Judged]:
+    """Every slot that the contract names, in every channel that was run; UNTESTED where nothing was seen of it."""
+    run = [channel for channel in observation.channels if not channel.inapplicable]
+    wanted = expected(case)
+    judged = [(slot, channel, j) for channel in run for slot in wanted for j in judge_slot(case, slot, channel)]
+    passed = {_key(slot) for slot, _, j in judged if j.outcome is Outcome.PASSED}
+    # What one channel cannot tell, another may: thin exact data can leave a small slot all zero.
+    judged = [row for row in judged if row[2].outcome is not Outcome.VACUOUS or _key(row[0]) not in passed]
+    seen = {_key(slot) for slot, _, _ in judged}
+    nothing = ChannelSeen(fill="normal", inapplicable="not run")
+    why = "expected an observation in at least one channel; found none"
+    untested = Judgement(outcome=Outcome.UNTESTED, why=why)
+    return judged + [(slot, nothing, untested) for slot in wanted if _key(slot) not in seen]
+
+
+def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen) -> list[Judgement]:
+    """All that is wrong with one slot in one channel, or one PASSED."""
+    seen = buffers(wanted, channel)
+    if wanted.buffer not in seen:
+        return [Judgement(outcome=Outcome.UNTESTED, why="expected an observation of this slot; found none")]
+    away = absent(case, wanted, seen)
+    if away:
+        return [away]
+    shape = protocol(wanted, seen)
+    judged = [*shape, accuracy(case, wanted, seen[wanted.buffer], channel.fill)]
+    wrong = [judgement for judgement in judged if judgement.outcome is not Outcome.PASSED]
+    return wrong or judged
+
+
+def buffers(wanted: Expected, channel: ChannelSeen) -> Buffers:
+    """Everything seen of the wanted gradient, in whichever buffer, at the end of the wanted phase."""
+    phases = [p for p in channel.phases if (p.microbatch, p.phase) == (wanted.microbatch, wanted.phase)]
+    slots = [slot for phase in phases for slot in phase.slots]
+    return {slot.buffer: slot for slot in slots if (slot.role, slot.expert) == (wanted.role, wanted.expert)}
+
+
+def group(judged: list[Judged]) -> list[Finding]:
+    """One finding per role, outcome and diagnosis: the worst slot speaks, and all its experts are named."""
+    groups: dict[tuple[Role, Outcome, str], list[Judged]] = {}
+    for row in judged:
+        wanted, _, judgement = row
+        if judgement.outcome is not Outcome.PASSED:
+            groups.setdefault((wanted.role, judgement.outcome, judgement.diagnosis), []).append(row)
+    findings = [_finding(rows) for rows in groups.values()]
+    return sorted(findings, key=lambda finding: -finding.outcome.gravity)
+
+
+def _finding(rows: list[Judged]) -> Finding:
+    wanted, channel, worst = max(rows, key=lambda row: row[2].ratio or 0.0)
+    where = f"after the {wanted.phase} of microbatch {wanted.microbatch}, {channel.fill} data"
+    return Finding(
+        slot=wanted.slot,
+        outcome=worst.outcome,
+        why=f"{worst.why} ({where})",
+        diagnosis=worst.diagnosis,
+        ratio=worst.ratio,
+        experts=sorted({row[0].expert for row in rows}),
+    )
+
+
+def margins(judged: list[Judged]) -> dict[Role, Margin]:
+    """How near each role came to its bound: its worst slot on random data."""
+    worst: dict[Role, Margin] = {}
+    for wanted, _, judgement in judged:
+        if judgement.ratio is not None:
+            margin = Margin(slot=wanted.slot, ratio=judgement.ratio, after_rounding=judgement.after_rounding or 0.0)
+            worst[wanted.role] = max(worst.get(wanted.role, margin), margin, key=lambda one: one.ratio)
+    return worst
+
+
+def _key(wanted: Expected) -> tuple[str, int, Phase]:
+    return wanted.slot, wanted.microbatch, wanted.phase
+
+
+def _verdict(
+    case: Case,
+    observation: Observation,
+    findings: list[Finding],
+    roles: dict[Role, Outcome],
+    worst: dict[Role, Margin],
+) -> Verdict:
+    return Verdict(
+        case=str(case),
+        axes=case.axes(),
+        outcome=gravest([finding.outcome for finding in findings] or list(roles.values())),
+        roles=roles,
+        findings=findings,
+        margins=worst,
+        effective=observation.effective,
+        channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
+        seconds=observation.seconds,
+    )
+
+
+def untested(case: Case) -> Verdict:
+    """The verdict on a case that was asked for and never came to run."""
+    why = "expected the case to run; the run ended before it"
+    finding = Finding(slot="case", outcome=Outcome.UNTESTED, why=why)
+    return Verdict(case=str(case), axes=case.axes(), outcome=Outcome.UNTESTED, findings=[finding])

@@ -1,0 +1,90 @@
+"""Did the gradient arrive where it must? Missing, untouched, misplaced, unexpected: no tolerance is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gradcheck_cli.judge.bounds import recognised
+from gradcheck_cli.judge.contract import Expected
+from gradcheck_cli.judge.judgement import Judgement
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Buffer, SlotSeen
+from gradcheck_cli.records.verdict import Outcome
+
+Buffers = Mapping[Buffer, SlotSeen]
+
+
+def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
+    """MISSING or MISPLACED where the slot's own buffer does not hold the gradient; None where something arrived."""
+    own = seen[wanted.buffer]
+    where = wanted.buffer.removeprefix("input.")
+    if not own.present:
+        found = f"{where} is None"
+    elif wanted.content == "prefill+sum" and own.nonzero_expected and untouched(own):
+        found = "main_grad still holds its prefill, bit for bit"
+    else:
+        return None
+    other = elsewhere(case, wanted, seen)
+    if other:
+        why = f"expected the gradient in {where}; found it in {other}, and {found}"
+        return Judgement(outcome=Outcome.MISPLACED, why=why, diagnosis=f"in {other}")
+    why = f"expected the gradient in {where}; {found}{_no_gradient_anywhere(wanted, seen)}"
+    return Judgement(outcome=Outcome.MISSING, why=why, diagnosis="untouched" if own.present else "none")
+
+
+def untouched(main_grad: SlotSeen) -> bool:
+    """Whether main_grad is bit-equal to its prefill."""
+    return main_grad.contents["prefill"].differing == 0
+
+
+def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> str:
+    """The other buffer that holds this gradient's right value, "" where none does."""
+    if wanted.role != "wgrad":
+        return ""
+    other: Buffer = "grad" if wanted.buffer == "main_grad" else "main_grad"
+    slot = seen.get(other)
+    if slot is None or not slot.present or not slot.nonzero_expected:
+        return ""
+    content = "sum" if other == "grad" else "prefill+sum"
+    return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else ""
+
+
+def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
+    """PROTOCOL for a wrong shape, dtype, flag or dummy; UNEXPECTED for a buffer that nobody asked to be written."""
+    own = seen[wanted.buffer]
+    judged = []
+    if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+        why = f"expected {wanted.buffer} {wanted.shape} {wanted.dtype}; found {own.shape} {own.dtype}"
+        judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="shape or dtype"))
+    if wanted.flag is not None and own.added_flag is not wanted.flag:
+        why = f"expected grad_added_to_main_grad={wanted.flag}; found {own.added_flag}"
+        judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="flag not set"))
+    if own.replaced:
+        why = "expected the gradient in the main_grad that was attached; found another tensor in its place"
+        judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="main_grad replaced"))
+    if wanted.role == "wgrad":
+        judged += _bystander(wanted, seen)
+    return judged
+
+
+def _bystander(wanted: Expected, seen: Buffers) -> list[Judgement]:
+    if wanted.buffer == "grad":
+        main_grad = seen["main_grad"]
+        if not main_grad.present or not untouched(main_grad):
+            why = "expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found it written or gone"
+            return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
+        return []
+    # The dummy has the parameter's shape and dtype; its content is nobody's business.
+    grad = seen["grad"]
+    if grad.present and (grad.shape, grad.dtype) != (wanted.shape, wanted.parameter_dtype):
+        why = f"expected .grad None or a dummy {wanted.shape} {wanted.parameter_dtype}; found {grad.shape} {grad.dtype}"
+        return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="dummy")]
+    return []
+
+
+def _no_gradient_anywhere(wanted: Expected, seen: Buffers) -> str:
+    if wanted.role != "wgrad":
+        return ""
+    if wanted.buffer == "grad":
+        return ", and main_grad holds its prefill" if untouched(seen["main_grad"]) else ""
+    return ", and .grad is None" if not seen["grad"].present else ", and .grad holds no such gradient"

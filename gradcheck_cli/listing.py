@@ -1,0 +1,37 @@
+"""What would run, what must then hold, and what is there to run it with? Words for `list`, `show` and `providers`."""
+
+from __future__ import annotations
+
+from gradcheck_cli import installed, matrix, plugins, selection
+from gradcheck_cli.judge import contract as delivery
+from gradcheck_cli.reporters.formats import FORMATS
+
+
+def cases(asked: selection.Asked, *, excluded: bool) -> list[str]:
+    """The ids of a selection, one a line; with `excluded` also those left out, with constraint and reason."""
+    selected = selection.select(asked)
+    lines = [str(case) for case in selected.cases]
+    if excluded:
+        lines += [f"{point.case}  EXCLUDED {point.constraint}: {point.why}" for point in selected.excluded]
+    return lines
+
+
+def contract(text: str) -> list[str]:
+    """The delivery contract of one case; where a constraint excludes it, that first."""
+    case = selection.parse(text)
+    left_out = matrix.excluded(case)
+    head = [str(case)] if left_out is None else [str(case), f"EXCLUDED by {left_out.constraint}: {left_out.why}"]
+    return head + [f"  {line}" for line in delivery.in_words(case)]
+
+
+def plugins_in_words() -> list[str]:
+    """Every candidate, executor and reporter, built in or from a plug-in."""
+    devices = installed.cuda_devices()
+    lines = ["candidates (--provider)"]
+    for candidate in plugins.candidates().values():
+        origin = "built in" if candidate.name in plugins.BUILT_IN else f"plug-in, entry point of {plugins.GROUP}"
+        here = installed.closed(candidate, devices) or f"{candidate.distribution} {installed.version(candidate.distribution)}"
+        lines += [f"  {candidate.name}  {candidate.summary} ({origin})", f"    api={'|'.join(candidate.apis)}; here: {here}"]
+    lines += ["executors", "  local  one long-lived worker process per device (built in)"]
+    lines += ["reporters (--format)", f"  {', '.join(FORMATS)} (built in); journal and observations are always written"]
+    return lines + ["matrices (--matrix)", *(f"  {name}  {about}" for name, about in matrix.available())]

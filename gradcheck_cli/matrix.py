@@ -1,0 +1,223 @@
+"""Which cases does a matrix hold, which combinations does it leave out, and why?"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradcheck_cli import plugins
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records import splits
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.candidate import Candidate
+from gradcheck_cli.records.case import ALIASES, AXES, Case
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_NOT = "not "
+
+
+class Axis(Record, frozen=True, kw_only=True):
+    """The values that one block gives to one dimension, in the order in which they are tried."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+class Matrix(Record, frozen=True, kw_only=True):
+    """Blocks of axes; each block stands for the product of its axes, the first named varying slowest."""
+
+    name: str
+    description: str
+    blocks: tuple[tuple[Axis, ...], ...]
+
+
+class Excluded(Record, frozen=True, kw_only=True):
+    """A combination that is not run, the constraint that says so, and its reason."""
+
+    case: Case
+    constraint: str
+    why: str
+
+
+class Constraint(Record, frozen=True, kw_only=True):
+    """What makes a combination meaningless on every machine; what one machine cannot do is REFUSED there instead."""
+
+    name: str
+    why: str
+    rejects: Callable[[Case], bool]
+
+
+def _is_balanced_by_size(case: Case) -> bool:
+    return case.m_splits != "balanced" and case.splits() == (case.tokens_per_expert,) * case.num_gemms
+
+
+CONSTRAINTS = (
+    Constraint(
+        name="path-is-a-module-switch",
+        why="only te:api=module can be told which GEMM path to take; ask for path=auto",
+        rejects=lambda case: case.path != "auto" and (case.provider, case.api) != ("te", "module"),
+    ),
+    Constraint(
+        name="pattern-needs-experts",
+        why="with so few experts this m_splits is the same as a simpler one; ask for more num_gemms",
+        rejects=lambda case: case.num_gemms < splits.FEWEST_EXPERTS.get(case.m_splits, 1),
+    ),
+    Constraint(
+        name="pattern-needs-tokens",
+        why="at this tokens_per_expert every expert gets the same, as in balanced; ask for more tokens",
+        rejects=lambda case: not case.explicit_splits and _is_balanced_by_size(case),
+    ),
+)
+
+
+def enumerate_cases(matrix: Matrix, providers: list[Candidate], seed: int) -> list[Case | Excluded]:
+    """Every combination of the matrix, each once, by provider and then in the order of the file.
+
+    Excluded ones stay in the list with their reason. A seed other than 0 is given to every case.
+    """
+    cases = [case for candidate in providers for block in matrix.blocks for case in _product(block, candidate, seed)]
+    return [excluded(case) or case for case in dict.fromkeys(cases)]
+
+
+def excluded(case: Case) -> Excluded | None:
+    """The first constraint that rejects a case, with its reason; None where the case can be run."""
+    reasons = (Excluded(case=case, constraint=it.name, why=it.why) for it in CONSTRAINTS if it.rejects(case))
+    return next(reasons, None)
+
+
+def load(name_or_path: str) -> Matrix:
+    """A matrix by its name in `cases/`, or from a TOML file; UsageError says what is wrong, and on which line."""
+    path = _files().get(name_or_path, Path(name_or_path))
+    if not path.is_file():
+        raise UsageError(
+            f"unknown matrix {name_or_path!r}: expected one of {', '.join(name for name, _ in available())}, "
+            f"or the path of a TOML file"
+        )
+    return _MatrixFile(path).read()
+
+
+def available() -> list[tuple[str, str]]:
+    """Name and description of every matrix in `cases/`."""
+    documents = {name: _MatrixFile(path).document() for name, path in _files().items()}
+    # Not every file there is a matrix: those without a block hold something else.
+    return [(name, document.get("description", "")) for name, document in documents.items() if "block" in document]
+
+
+def folder(package: Path) -> Path:
+    """Where the matrices lie: inside the installed package, or next to it in a checkout."""
+    inside = package / "cases"
+    return inside if inside.is_dir() else package.parent / "cases"
+
+
+def _files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder(Path(__file__).parent).glob("*.toml"))}
+
+
+def _product(block: tuple[Axis, ...], candidate: Candidate, seed: int) -> list[Case]:
+    axes = {axis.name: axis.values for axis in block}
+    if candidate.name not in axes.pop("provider", (candidate.name,)):
+        return []
+    apis = _apis(axes.pop("api", ()), candidate)
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return [Case(provider=candidate.name, api=api, **_settled(point, seed)) for api in apis for point in points]
+
+
+def _apis(wanted: tuple[str, ...], candidate: Candidate) -> list[str]:
+    """Of the provider's apis those named, or where none is named all, less those named with `not`."""
+    unwanted = [value.removeprefix(_NOT) for value in wanted if value.startswith(_NOT)]
+    named = [value for value in wanted if not value.startswith(_NOT)] or list(candidate.apis)
+    return [api for api in named if api in candidate.apis and api not in unwanted]
+
+
+def _settled(point: dict[str, Any], seed: int) -> dict[str, Any]:
+    sizes = str(point.get("m_splits", "balanced"))
+    if sizes not in splits.FEWEST_EXPERTS:
+        # An explicit list is itself the number of experts and their sizes.
+        point = {name: value for name, value in point.items() if name != "tokens_per_expert"}
+        point["num_gemms"] = len(sizes.split(","))
+    return point | {"seed": seed} if seed else point
+
+
+class _MatrixFile:
+    """A matrix as text: reads it, and finds the line of whatever is wrong in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: expected a TOML file in UTF-8, found: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """The file as TOML, whatever it says."""
+        try:
+            return tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{self._path} is not TOML: {error}") from None
+
+    def read(self) -> Matrix:
+        """The matrix, every value checked."""
+        document = self.document()
+        for key in document:
+            if key not in ("description", "block"):
+                raise self._wrong(f"unknown key {key!r}: expected description, or axes under [[block]]", key)
+        blocks = document.get("block")
+        if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+            raise self._wrong("expected at least one [[block]], in double brackets, with axes; found none", "block")
+        return Matrix(
+            name=self._path.stem,
+            description=str(document.get("description", "")),
+            blocks=tuple(self._block(number, block) for number, block in enumerate(blocks)),
+        )
+
+    def _block(self, number: int, block: dict[str, Any]) -> tuple[Axis, ...]:
+        axes: dict[str, Axis] = {}
+        for key, value in block.items():
+            name = ALIASES.get(key, key)
+            if name not in AXES:
+                raise self._wrong(f"unknown axis {key!r}: expected one of {', '.join(AXES)}", key, number)
+            if name in axes:
+                raise self._wrong(f"{name} stands twice in this block, here as {key}; keep one of them", key, number)
+            values = value if isinstance(value, list) else [value]
+            if not values:
+                raise self._wrong(f"{key} = [] leaves no case; name a value, or drop the line", key, number)
+            axes[name] = Axis(name=name, values=tuple(self._value(name, key, number, one) for one in values))
+        return tuple(axes.values())
+
+    def _value(self, name: str, key: str, number: int, value: Any) -> Any:
+        if isinstance(value, list) and name != "m_splits":
+            raise self._wrong(f"{key}: expected a value or a list of values, found a list in it", key, number, value)
+        negated = name == "api" and str(value).startswith(_NOT)
+        try:
+            checked = plugins.axis_value(name, str(value).removeprefix(_NOT) if negated else value)
+        except ValueError as error:
+            bare = name == "m_splits" and isinstance(value, int)
+            hint = "; a list of splits has brackets of its own: [[64, 0, 128]]" if bare else ""
+            raise self._wrong(f"{error}{hint}", key, number, value) from None
+        return value if negated else checked
+
+    def _wrong(self, why: str, key: str, block: int | None = None, value: Any = None) -> UsageError:
+        return UsageError(f"{self._path}, line {self._line(key, block, value)}: {why}")
+
+    def _line(self, key: str, block: int | None, value: Any) -> int:
+        """Line of a key, or of its value where that has a line of its own; tomllib keeps no positions."""
+        lines = self._text.splitlines()
+        headers = [at for at, line in enumerate(lines) if re.match(r"\s*\[+\s*block\b", line)]
+        start = headers[block] if block is not None and block < len(headers) else 0
+        is_key = re.compile(rf"\s*[\[\"']*\s*{re.escape(key)}\b[\"']?\s*[]=]")
+        at = next((at for at in range(start, len(lines)) if is_key.match(lines[at])), start)
+        spelled = re.compile(rf"(?<!\w){re.escape(str(value))}(?!\w)")
+        for later in range(at, len(lines)):
+            if later > at and re.match(r"""\s*(\[\[|["'\w-]+\s*=)""", lines[later]):
+                break
+            if spelled.search(lines[later].partition("#")[0]):
+                return later + 1
+        return at + 1

@@ -1,0 +1,97 @@
+"""Which object answers to a name? Built-ins as dotted strings and entry points, imported on demand."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from gradcheck_cli.errors import HarnessError, UsageError
+from gradcheck_cli.records import case
+from gradcheck_cli.records.candidate import Candidate
+
+GROUP = "gradcheck.providers"
+_PROVIDERS = "gradcheck_cli.compute.providers"
+
+BUILT_IN = {
+    "te": Candidate(
+        name="te",
+        summary="NVIDIA Transformer Engine: te.GroupedLinear (module) and te.ops.GroupedLinear (op)",
+        apis={"module": f"{_PROVIDERS}.te_module:build", "op": f"{_PROVIDERS}.te_ops:build"},
+        distribution="transformer-engine",
+        needs_cuda=True,
+        # Without it Transformer Engine 2.15+ turns single_grouped_weight off with a mere warning
+        # (transformer_engine/pytorch/utils.py, resolve_grouped_linear_single_param_flags).
+        environment={"NVTE_GROUPED_LINEAR_SINGLE_PARAM": "1"},
+        # CUBLAS_COMPUTE_32F_FAST_TF32 for fp32 in and out (common/gemm/cublaslt_gemm.cu).
+        fp32_products="tf32",
+    ),
+    "torch": Candidate(
+        name="torch",
+        summary="plain torch: torch.nn.functional.grouped_mm, or F.linear per expert (loop)",
+        apis={"grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build", "loop": f"{_PROVIDERS}.torch_loop:build"},
+        distribution="torch",
+        main_grad_written_by="hook",
+    ),
+}
+
+
+@cache
+def candidates() -> dict[str, Candidate]:
+    """Every provider by name: the built-in ones, then those of installed plug-ins (entry points of `gradcheck.providers`)."""
+    found = dict(BUILT_IN)
+    for entry in metadata.entry_points(group=GROUP):
+        found.setdefault(entry.name, _from_entry_point(entry))
+    return found
+
+
+def candidate(name: str) -> Candidate:
+    """One provider by name; UsageError lists those there are."""
+    known = candidates()
+    if name not in known:
+        raise UsageError(f"unknown provider {name!r}; the providers are: {', '.join(known)}")
+    return known[name]
+
+
+def target(name: str, api: str) -> str:
+    """The dotted string of a provider's entry point; UsageError lists the provider's apis."""
+    apis = candidate(name).apis
+    if api not in apis:
+        raise UsageError(f"provider {name} has no api {api!r}; its apis are: {', '.join(apis)}")
+    return apis[api]
+
+
+def axis_value(name: str, value: Any) -> Any:
+    """An axis value in its own type; as provider and api only what answers here. ValueError says what is allowed."""
+    # Plug-ins are looked for only where no built-in answers: scanning the entry points of a large environment is slow.
+    if name in ("provider", "api") and value not in _names(name, BUILT_IN):
+        known = _names(name, candidates())
+        if value not in known:
+            raise ValueError(f"{name}={value}: expected {' or '.join(known)}")
+    return case.axis_value(name, value)
+
+
+def load(dotted: str) -> Any:
+    """Import "module:attribute"."""
+    module, _, attribute = dotted.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _names(axis: str, providers: dict[str, Candidate]) -> list[str]:
+    if axis == "provider":
+        return list(providers)
+    return list(dict.fromkeys(api for candidate in providers.values() for api in candidate.apis))
+
+
+def _from_entry_point(entry: metadata.EntryPoint) -> Candidate:
+    try:
+        found = entry.load()
+    except Exception as error:  # a plug-in may fail in any way; its name must be in the message
+        raise HarnessError(f"plug-in {entry.name} ({entry.value}) cannot be imported: {error}") from error
+    if not isinstance(found, Candidate):
+        raise HarnessError(
+            f"plug-in {entry.name} ({entry.value}) is a {type(found).__name__}; "
+            f"expected a gradcheck_cli.records.candidate.Candidate"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The nouns: frozen, JSON-able records that import nothing but each other."""

@@ -1,0 +1,153 @@
+"""What is one point of the matrix? A case: its text is its id and its reproducer."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import FieldInfo
+
+from gradcheck_cli.records import splits
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.dtype import DtypeName
+
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")]
+Count = Annotated[int, Meta(ge=1)]
+
+ALIASES = {"fuse_wgrad": "fuse_wgrad_accumulation"}
+
+
+class Case(Record, frozen=True, kw_only=True):
+    """One configuration of one grouped linear layer: y_i = x_i w_i^T (+ b_i) for each expert i.
+
+    The fields are the axes, with their defaults, in the order in which an id names them. Adding an axis is
+    adding a field; its default must mean what every older case meant.
+    """
+
+    provider: Annotated[Name, Meta(description="what builds the layer on trial")]
+    api: Annotated[Name, Meta(description="the provider's entry point: module, op, grouped_mm, loop, ...")]
+    path: Annotated[
+        Literal["auto", "legacy", "native"],
+        Meta(description="GEMM path asked of te:api=module; auto leaves the choice to the candidate"),
+    ] = "auto"
+    single_grouped_weight: Annotated[bool, Meta(description="one packed (G, N, K) parameter")] = False
+    fuse_wgrad_accumulation: Annotated[bool, Meta(description="wgrad accumulates into main_grad")] = False
+    dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"
+    bias: bool = False
+    m_splits: Annotated[
+        str, Meta(pattern=splits.PATTERN, description="tokens per expert: a named pattern, or a list")
+    ] = "balanced"
+    num_gemms: Annotated[Count, Meta(description="G, the number of experts")] = 4
+    tokens_per_expert: Annotated[Count, Meta(description="mean size of a named m_splits pattern")] = 32
+    in_features: Annotated[Count, Meta(description="K")] = 64
+    out_features: Annotated[Count, Meta(description="N")] = 96
+    microbatches: Annotated[int, Meta(ge=1, le=16)] = 2
+    grad_output: Annotated[
+        Literal["random", "expanded"],
+        Meta(description="random, or the ones of `.sum().backward()`, expanded with strides 0"),
+    ] = "random"
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if self.explicit_splits and len(self.m_splits.split(",")) != self.num_gemms:
+            raise ValueError(
+                f"m_splits={self.m_splits} names {len(self.m_splits.split(','))} experts, num_gemms={self.num_gemms}"
+            )
+
+    @property
+    def explicit_splits(self) -> bool:
+        """Whether m_splits is a list, which then also fixes num_gemms."""
+        return self.m_splits not in splits.FEWEST_EXPERTS
+
+    def splits(self, microbatch: int = 0) -> tuple[int, ...]:
+        """Tokens per expert of one microbatch."""
+        first = splits.expand(self.m_splits, self.num_gemms, self.tokens_per_expert)
+        return splits.of_microbatch(first, microbatch)
+
+    def axes(self) -> dict[str, str | int]:
+        """Every axis by name, defaults included; booleans as 0 and 1."""
+        return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
+
+    def __str__(self) -> str:
+        named = [self.provider, f"api={self.api}"]
+        for field in _fields()[2:]:
+            value = getattr(self, field.name)
+            implied = field.name == "num_gemms" and self.explicit_splits
+            if value != field.default and not implied:
+                named.append(f"{field.name}={_plain(value)}")
+        return ":".join(named)
+
+    @classmethod
+    def of(cls, axes: dict[str, Any]) -> Case:
+        """A case from axis values as text or plain values; ValueError says which value is wrong and what is allowed."""
+        known = {field.name: field for field in _fields()}
+        values: dict[str, Any] = {}
+        for name, value in axes.items():
+            name = ALIASES.get(name, name)
+            if name not in known:
+                raise ValueError(f"unknown axis {name!r}; the axes are: {', '.join(known)}")
+            values[name] = axis_value(name, value)
+        for name in ("provider", "api"):
+            if name not in values:
+                raise ValueError(f"a case needs its {name}")
+        text = values.get("m_splits", "balanced")
+        if text not in splits.FEWEST_EXPERTS:
+            values.setdefault("num_gemms", len(text.split(",")))
+        return cls(**values)
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Read an id back: `Case.parse(str(case)) == case`. ValueError where it is not one."""
+        provider, *rest = text.strip().split(":")
+        axes: dict[str, Any] = {"provider": provider}
+        for part in rest:
+            name, separator, value = part.partition("=")
+            name = ALIASES.get(name, name)
+            if not separator:
+                raise ValueError(f"{part!r} in {text!r} is not name=value")
+            if name in axes:
+                raise ValueError(f"{name} stands twice in {text!r}")
+            axes[name] = value
+        return cls.of(axes)
+
+
+AXES: tuple[str, ...] = Case.__struct_fields__
+
+
+@functools.cache
+def _fields() -> tuple[FieldInfo, ...]:
+    # msgspec resolves all annotations at each call, which costs more than everything else in an id.
+    return msgspec.structs.fields(Case)
+
+
+def axis_value(name: str, value: Any) -> Any:
+    """One axis value, checked and in its own type; ValueError names the axis, the value and what is allowed."""
+    field = next(field for field in _fields() if field.name == name)
+    if isinstance(value, list):
+        value = ",".join(str(item) for item in value)
+    try:
+        return msgspec.convert(value, field.type, strict=False)
+    except msgspec.ValidationError:
+        raise ValueError(f"{name}={value}: expected {allowed_values(name)}") from None
+
+
+def allowed_values(name: str) -> str:
+    """What an axis may be, in words."""
+    if name == "m_splits":
+        return f"{', '.join(splits.FEWEST_EXPERTS)}, or a list such as 64,0,128"
+    field = next(field for field in _fields() if field.name == name)
+    schema = msgspec.json.schema(field.type)
+    if "enum" in schema:
+        return " or ".join(str(value) for value in schema["enum"])
+    if schema.get("type") == "boolean":
+        return "0 or 1"
+    if "minimum" in schema:
+        upper = f" to {schema['maximum']}" if "maximum" in schema else " or more"
+        return f"a whole number, {schema['minimum']}{upper}"
+    return "a name in lower case"
+
+
+def _plain(value: Any) -> str | int:
+    return int(value) if isinstance(value, bool) else value

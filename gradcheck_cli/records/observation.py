@@ -1,0 +1,102 @@
+"""What was seen? Facts and distances of one case, enough to judge it again without a device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+
+Role = Literal["fprop", "dgrad", "wgrad", "bgrad"]
+ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad")
+Buffer = Literal["output", "input.grad", "grad", "main_grad"]
+Phase = Literal["forward", "backward", "backward_dw"]
+Fill = Literal["exact", "normal"]
+Ending = Literal["finished", "raised", "timed_out", "crashed", "lost"]
+
+# Stands for infinity in JSON: an error where the bound is zero.
+INFINITE = 1e30
+
+
+class Deviation(Record, frozen=True, kw_only=True):
+    """The elements of one slot against one content that they might hold, in fp64.
+
+    Ratios are None in the exact channel, which has no bound. `smallest_lambda` is the lambda at which the slot
+    would just pass; INFINITE where none does.
+    """
+
+    compared: int
+    differing: int
+    largest_error: float
+    worst: tuple[int, int]  # row of the slot, column: where the error is largest against its bound
+    expected: float  # the reference's element there
+    found: float  # the candidate's element there; INFINITE where it is not finite
+    ratio: float | None = None
+    after_rounding: float | None = None
+    smallest_lambda: float | None = None
+
+
+class SlotSeen(Record, frozen=True, kw_only=True):
+    """One slot in one buffer at the end of one phase."""
+
+    role: Role
+    expert: int
+    buffer: Buffer
+    present: bool
+    shape: tuple[int, ...] = ()  # of the whole buffer, as the candidate left it
+    dtype: str = ""
+    nonfinite: int = 0
+    nonzero_expected: int = 0  # elements of the expected content that are not zero
+    contents: dict[str, Deviation] = {}  # content -> deviation: value, sum, prefill, prefill+sum
+    residuals: dict[str, float] = {}  # hypothesis -> |seen - hypothesis| / |expected|, Frobenius
+    added_flag: bool | None = None  # grad_added_to_main_grad, on main_grad slots
+    replaced: bool = False  # the attribute is another tensor than the one that was attached
+
+    @property
+    def slot(self) -> str:
+        """The identity of one gradient: `wgrad[3]`."""
+        return f"{self.role}[{self.expert}]"
+
+
+class PhaseSeen(Record, frozen=True, kw_only=True):
+    """All slots at the end of one phase of one microbatch on one rank."""
+
+    rank: int = 0
+    microbatch: int
+    phase: Phase
+    slots: list[SlotSeen]
+
+
+class ChannelSeen(Record, frozen=True, kw_only=True):
+    """One pass over the case's microbatches with one fill of the data."""
+
+    fill: Fill
+    inapplicable: str = ""  # why the channel's argument does not hold for the data drawn; then it was not run
+    largest_scale: float = 0.0  # largest sum |a||b|, prefill included, over everything stored
+    limit: float = 0.0  # exact: integers up to this are held exactly; normal: the dtype's largest number
+    phases: list[PhaseSeen] = []
+
+
+class Raised(Record, frozen=True, kw_only=True):
+    """An exception of the candidate: its type, message, and where in the case it came."""
+
+    type: str
+    message: str
+    during: str  # build, forward, backward; with the channel and the microbatch
+    traceback: str
+    sticky: bool = False  # the device no longer answers: the worker must be replaced
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """Everything seen of one case: read by `judge`, stored in `observations.jsonl`."""
+
+    schema: int = SCHEMA_VERSION
+    case: str
+    attempt: int = 1
+    ending: Ending
+    channels: list[ChannelSeen] = []
+    effective: dict[str, str | int] = {}  # what really ran, under the names of the axes
+    warnings: list[str] = []
+    raised: Raised | None = None
+    last_output: str = ""  # of a worker that did not come back
+    exit_status: str = ""  # of that worker: "signal 11 (SIGSEGV)", "exit code 3"
+    seconds: float = 0.0

@@ -1,0 +1,117 @@
+"""What is said of a whole run?"""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.verdict import Outcome, Verdict
+
+
+class Tally(Record, frozen=True, kw_only=True):
+    """A run states what it executed out of what was asked; EXCLUDED was not asked, REFUSED was not executed."""
+
+    asked: int
+    executed: int
+    outcomes: dict[str, int]
+
+    @property
+    def share(self) -> float:
+        """Executed out of asked; 0 where nothing was asked."""
+        return self.executed / self.asked if self.asked else 0.0
+
+
+def tally(verdicts: list[Verdict]) -> Tally:
+    """Count verdicts; the counts sum to the number of verdicts."""
+    outcomes: dict[str, int] = {}
+    for verdict in verdicts:
+        outcomes[verdict.outcome.value] = outcomes.get(verdict.outcome.value, 0) + 1
+    asked = sum(verdict.outcome is not Outcome.EXCLUDED for verdict in verdicts)
+    executed = sum(verdict.outcome.executed for verdict in verdicts)
+    order = {outcome.value: outcome.gravity for outcome in Outcome}
+    return Tally(asked=asked, executed=executed, outcomes=dict(sorted(outcomes.items(), key=lambda kv: order[kv[0]])))
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """What was asked: written first into the journal."""
+
+    schema: int = SCHEMA_VERSION
+    gradcheck: str  # version
+    command: list[str]
+    started: str  # ISO 8601, UTC
+    matrix: str
+    provider: list[str]
+    chosen_because: str = ""  # of --provider auto, in words
+    options: dict[str, str] = {}  # GRADCHECK_* variables and options that differ from their defaults
+    min_executed: float = 0.5
+    seed: int = 0
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """A finished run: everything a reporter may render."""
+
+    schema: int = SCHEMA_VERSION
+    run: Run
+    environment: Environment
+    tally: Tally
+    verdicts: list[Verdict]
+    seconds: float
+    exit_code: int
+
+    @property
+    def floor_met(self) -> bool:
+        """Whether something was executed, and at least the share that the gate demands."""
+        return self.tally.executed > 0 and self.tally.share >= self.run.min_executed
+
+
+def exit_code(verdicts: list[Verdict], floor: float, *, interrupted: bool, harness_failed: bool) -> int:
+    """The process's exit code; where several apply, the first of 130, 3, 1, 5."""
+    counted = tally(verdicts)
+    if interrupted:
+        return 130
+    if harness_failed:
+        return 3
+    if any(not verdict.outcome.green for verdict in verdicts):
+        return 1
+    return 0 if counted.executed and counted.share >= floor else 5
+
+
+class Started(Record, frozen=True, kw_only=True, tag="started", tag_field="event"):
+    """Journal: a case is about to run."""
+
+    schema: int = SCHEMA_VERSION
+    case: str
+    axes: dict[str, str | int]
+
+
+class Finished(Record, frozen=True, kw_only=True, tag="verdict", tag_field="event"):
+    """Journal: a case was judged."""
+
+    schema: int = SCHEMA_VERSION
+    verdict: Verdict
+
+
+class Opened(Record, frozen=True, kw_only=True, tag="run", tag_field="event"):
+    """Journal: the first line."""
+
+    schema: int = SCHEMA_VERSION
+    run: Run
+    asked: int = 0  # cases the run means to execute: what a run that was killed must be measured against
+
+
+class Seen(Record, frozen=True, kw_only=True, tag="environment", tag_field="event"):
+    """Journal: a worker came up and said where it is."""
+
+    schema: int = SCHEMA_VERSION
+    environment: Environment
+
+
+class Closed(Record, frozen=True, kw_only=True, tag="closed", tag_field="event"):
+    """Journal: the last line of a run that came to its end."""
+
+    schema: int = SCHEMA_VERSION
+    seconds: float
+    exit_code: int
+    interrupted: bool = False
+
+
+JournalLine = Opened | Seen | Started | Finished | Closed

@@ -1,0 +1,25 @@
+"""How does a path round? The coefficients of one role's bound, derived in judge/bounds.py, applied in compute/measure.py."""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.base import Record
+
+
+class Rounding(Record, frozen=True, kw_only=True):
+    """Coefficients of the componentwise bound of one role (see `judge/bounds.py` for each term's source).
+
+    Per element, for a value r that is a sum of n products with scale S = sum |a||b| and energy Q = sqrt(sum a^2 b^2):
+
+        fixed = store * (|r| + |partial results stored on the way|) + floor * (number of roundings)
+        free  = accumulate * growth(n) * S
+        bound = fixed + lambda_ * free + operands * Q
+    """
+
+    store: float  # unit roundoff of the dtype each result is stored in
+    floor: float  # half the smallest subnormal of that dtype
+    buffer: float  # unit roundoff of the buffer that microbatches meet in; 0 where nothing is added
+    accumulate: float  # unit roundoff of the accumulator
+    linear: bool  # growth(n) is n (worst case) instead of sqrt(n) (mean-zero errors)
+    operands: float  # TF32 input rounding, its own factor included; 0 where operands are exact
+    lambda_: float
+    rounds_before_adding: bool  # each microbatch is rounded to `store` before it meets the buffer

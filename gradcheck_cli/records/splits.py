@@ -1,0 +1,53 @@
+"""How many tokens does each expert get? Named patterns of `m_splits`, and explicit lists."""
+
+from __future__ import annotations
+
+# A named pattern needs at least this many experts to differ from a simpler one.
+FEWEST_EXPERTS = {
+    "balanced": 1,
+    "uneven": 2,
+    "empty_first": 3,
+    "empty_middle": 3,
+    "empty_last": 3,
+    "hot": 2,
+    "all_empty": 1,
+}
+EXPLICIT = r"[0-9]+(,[0-9]+)*"
+PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT})$"
+
+
+def expand(m_splits: str, num_gemms: int, tokens_per_expert: int) -> tuple[int, ...]:
+    """Tokens per expert of the first microbatch: a named pattern at a size, or the explicit list itself."""
+    if m_splits not in FEWEST_EXPERTS:
+        return tuple(int(part) for part in m_splits.split(","))
+    total = num_gemms * tokens_per_expert
+    if m_splits == "all_empty":
+        return (0,) * num_gemms
+    if m_splits == "balanced":
+        return (tokens_per_expert,) * num_gemms
+    if m_splits == "hot":
+        hot = num_gemms // 2
+        return tuple(max(total - (num_gemms - 1), 1) if i == hot else 1 for i in range(num_gemms))
+    uneven = _uneven(total, num_gemms)
+    empty = {"empty_first": 0, "empty_middle": num_gemms // 2, "empty_last": num_gemms - 1}.get(m_splits)
+    return tuple(0 if i == empty else size for i, size in enumerate(uneven))
+
+
+def _uneven(total: int, num_gemms: int) -> tuple[int, ...]:
+    """Sizes that grow with the expert and avoid multiples of 8, so that nothing is aligned by luck."""
+    weights = [i + 1 for i in range(num_gemms)]
+    sizes = [max(1, total * w // sum(weights)) for w in weights]
+    return tuple(size + 1 if size % 8 == 0 else size for size in sizes)
+
+
+def of_microbatch(splits: tuple[int, ...], microbatch: int) -> tuple[int, ...]:
+    """Microbatch k rotates the splits by k experts and shrinks each by a quarter k times.
+
+    A different size and a different owner of every row: a gradient taken from the wrong microbatch cannot
+    have the right shape or value by luck. An expert with tokens keeps at least one.
+    """
+    k = microbatch % len(splits)
+    rotated = splits[-k:] + splits[:-k] if k else splits
+    for _ in range(microbatch):
+        rotated = tuple((3 * size + 3) // 4 for size in rotated)
+    return rotated

@@ -1,0 +1,106 @@
+"""What does a person read when the run is over? The table, the findings, the summary."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reporters.folding import rows
+from gradcheck_cli.reporters.grouping import Group, groups, notes
+from gradcheck_cli.reporters.plain_text import excerpt
+from gradcheck_cli.reporters.protocol import Silent
+from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, reproducer
+from gradcheck_cli.reporters.table import LEGEND, style, table
+
+_WIDTH_OF_A_LOG = 100
+_MOST_GROUPS = 20
+_MOST_NOTES = 8
+_LONGEST_WHY = 500
+
+
+def open_console() -> Console:
+    """Standard output, as wide as the terminal; 100 columns where there is none."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    # COLUMNS, where it is set, else a width that most logs show whole.
+    return Console(width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
+
+
+class ConsoleReporter(Silent):
+    """Prints a finished report."""
+
+    def __init__(self, console: Console, folder: Path) -> None:
+        self._console = console
+        self._folder = folder
+
+    def closed(self, report: Report) -> None:
+        """The table of each provider, the findings in groups, the notes, the summary."""
+        for provider, folded in rows(report.verdicts).items():
+            self._console.print(table(provider, folded))
+            self._console.print()
+        if any(verdict.margins for verdict in report.verdicts):
+            self._console.print(Text(LEGEND, style="dim"))
+        self._findings(groups(report.verdicts))
+        self._notes(notes(report))
+        self._summary(report)
+
+    def _findings(self, found: list[Group]) -> None:
+        for group in found[:_MOST_GROUPS]:
+            self._console.print()
+            self._group(group)
+        if len(found) > _MOST_GROUPS:
+            self._console.print(f"\n... and {len(found) - _MOST_GROUPS} more groups of findings, all in report.json")
+
+    def _group(self, group: Group) -> None:
+        finding = group.finding
+        self._console.print(Text(group.title, style=style(finding.outcome)))
+        self._indented("why", excerpt(finding.why, _LONGEST_WHY))
+        if finding.unlock:
+            self._indented("opens with", excerpt(finding.unlock, _LONGEST_WHY))
+        if finding.outcome is not Outcome.EXCLUDED:
+            # Unwrapped, so that it can be copied whole.
+            self._console.print(Text(f"  run: {reproducer(group.example)}"), soft_wrap=True)
+
+    def _indented(self, label: str, said: str) -> None:
+        self._console.print(Padding(Text(f"{label}: {said}"), (0, 0, 0, 2)))
+
+    def _notes(self, said: dict[str, int]) -> None:
+        if not said:
+            return
+        self._console.print(Text("\nnotes", style="bold"))
+        for note, count in list(said.items())[:_MOST_NOTES]:
+            self._indented(f"{count} of the cases", excerpt(note, _LONGEST_WHY))
+        if len(said) > _MOST_NOTES:
+            self._indented("...", f"and {len(said) - _MOST_NOTES} more, all in report.json")
+
+    def _summary(self, report: Report) -> None:
+        verdict = "bold green" if report.exit_code == 0 else "bold red"
+        self._console.print()
+        self._parts(headline(report.tally), style="bold")
+        self._console.print(Text(floor(report), style="" if report.floor_met else "bold red"))
+        self._parts(environment_line(report.environment))
+        if report.run.chosen_because:
+            self._console.print(Text(f"provider chosen by itself: {report.run.chosen_because}"))
+        for name, value in (report.environment.variables | report.run.options).items():
+            self._console.print(Text(f"{name}={value}"), soft_wrap=True)
+        self._console.print(Text(self._files()), soft_wrap=True)
+        self._console.print(Text(f"{exit_meaning(report.exit_code)} · {report.seconds:.1f} s", style=verdict))
+
+    def _parts(self, line: str, style: str = "") -> None:
+        """Break between the parts of a line, never within one: `4` without its `MISSING` says nothing."""
+        lines: list[str] = []
+        for part in line.split(" · "):
+            longer = f"{lines[-1]} · {part}" if lines else part
+            lines[max(len(lines) - 1, 0) :] = [longer] if len(longer) <= self._console.width else [*lines[-1:], part]
+        self._console.print(Text("\n".join(lines), style=style))
+
+    def _files(self) -> str:
+        names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
+        return f"report in {self._folder}: {', '.join(names) or 'no files'}"

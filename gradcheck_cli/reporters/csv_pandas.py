@@ -1,0 +1,48 @@
+"""How is a report written as a table for other programs? One row a case, every axis a column."""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.case import AXES
+from gradcheck_cli.records.observation import ROLES
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.reporters.plain_text import one_line
+
+_BEFORE = ("case",)
+_AFTER = ("outcome", *ROLES, "worst_slot", "worst_ratio", "diagnosis", "seconds")
+
+
+def text(report: Report) -> str:
+    """`report.csv`; a cell is empty where there is nothing to say (bgrad without bias, a ratio nobody measured)."""
+    # Here and nowhere else: pandas takes longer to import than all the rest of gradcheck.
+    import pandas as pd
+
+    # Axes that this version does not know come from a report of a later one.
+    later = {axis: None for verdict in report.verdicts for axis in verdict.axes if axis not in AXES}
+    columns = [*_BEFORE, *AXES, *later, *_AFTER]
+    # dtype=object keeps whole numbers whole beside empty cells.
+    frame = pd.DataFrame([_row(verdict) for verdict in report.verdicts], columns=columns, dtype=object)
+    csv: str = frame.to_csv(index=False, lineterminator="\n")
+    return csv
+
+
+def _row(verdict: Verdict) -> dict[str, str | int | float | None]:
+    slot, ratio = _worst(verdict)
+    return {
+        "case": verdict.case,
+        **verdict.axes,
+        "outcome": verdict.outcome.value,
+        **{role: outcome.value for role in ROLES if (outcome := verdict.of_role(role))},
+        "worst_slot": slot,
+        "worst_ratio": ratio,
+        "diagnosis": one_line(verdict.worst.diagnosis) if verdict.worst else None,
+        "seconds": round(verdict.seconds, 6),
+    }
+
+
+def _worst(verdict: Verdict) -> tuple[str | None, float | None]:
+    """The slot behind the outcome with its ratio; of a case that passed, the slot nearest to its bound."""
+    if verdict.worst and not verdict.outcome.green:
+        return verdict.worst.slot, verdict.worst.ratio
+    margin = verdict.worst_margin
+    return (margin.slot, margin.ratio) if margin else (None, None)

@@ -1,0 +1,48 @@
+"""How does a file come to hold all of a report, or none of it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.reporters.protocol import Silent
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write beside the file, then rename: a reader sees the old text or the new one, never half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """The message for a file that cannot be written."""
+    return UsageError(
+        f"cannot write {path}: {error.strerror or error}; expected a folder that can be written to, "
+        f"with room on its disk: name another with --output"
+    )
+
+
+class FileReporter(Silent):
+    """Writes one view of the report when the run is over."""
+
+    def __init__(self, path: Path, view: Callable[[Report], str]) -> None:
+        self._path = path
+        self._view = view
+
+    def closed(self, report: Report) -> None:
+        """Write the file, whole."""
+        write_whole(self._path, self._view(report))

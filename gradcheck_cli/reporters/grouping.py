@@ -1,0 +1,77 @@
+"""Which findings tell the same story? Those of one outcome, role and cause, in however many cases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+
+_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Findings of one outcome, role and cause; `example` is the first case, in its own words."""
+
+    provider: str
+    role: str
+    example: str
+    finding: Finding
+    cases: int
+
+    @property
+    def title(self) -> str:
+        """`MISSING wgrad · 4 cases of te · untouched`."""
+        role = "" if self.role == "case" else f" {self.role}"
+        counted = f"{self.cases} case{'' if self.cases == 1 else 's'} of {self.provider}"
+        diagnosis = f" · {self.finding.diagnosis}" if self.finding.diagnosis else ""
+        return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}"
+
+
+def groups(verdicts: list[Verdict]) -> list[Group]:
+    """Every finding, in groups: the gravest first, then those of most cases."""
+    alike: dict[tuple[object, ...], list[tuple[Verdict, Finding]]] = {}
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            if finding.outcome is not Outcome.PASSED:
+                alike.setdefault(_key(verdict, finding), []).append((verdict, finding))
+    found = [_group(members) for members in alike.values()]
+    return sorted(found, key=lambda group: (-group.finding.outcome.gravity, -group.cases))
+
+
+def notes(report: Report) -> dict[str, int]:
+    """What was not judged, and what else deserves a word, with the number of cases that say so."""
+    said: dict[str, tuple[str, int]] = {}
+    for verdict in report.verdicts:
+        unjudged = [f"{fill} data: {why}" for fill, why in verdict.channels.items() if why != "judged"]
+        for note in dict.fromkeys([*unjudged, *verdict.notes]):
+            first, count = said.get(_without_numbers(note), (note, 0))
+            said[_without_numbers(note)] = (first, count + 1)
+    return dict(said.values())
+
+
+def _key(verdict: Verdict, finding: Finding) -> tuple[object, ...]:
+    cause = finding.diagnosis or _without_numbers(finding.why)
+    return (verdict.axes.get("provider"), finding.outcome, _role(finding), cause, finding.unlock)
+
+
+def _group(members: list[tuple[Verdict, Finding]]) -> Group:
+    verdict, finding = members[0]
+    return Group(
+        provider=str(verdict.axes.get("provider", "")),
+        role=_role(finding),
+        example=verdict.case,
+        finding=finding,
+        cases=len({verdict.case for verdict, _ in members}),
+    )
+
+
+def _role(finding: Finding) -> str:
+    return finding.slot.partition("[")[0]
+
+
+def _without_numbers(text: str) -> str:
+    """Sizes, values and slot numbers differ from case to case while the cause is one."""
+    return _NUMBER.sub("#", text)

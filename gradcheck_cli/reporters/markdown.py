@@ -1,0 +1,129 @@
+"""How is a report written for an issue? Markdown that GitHub renders, never longer than it accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.reporters.folding import Row, has_path, roles_shown, rows
+from gradcheck_cli.reporters.grouping import Group, groups, notes
+from gradcheck_cli.reporters.plain_text import excerpt, one_line
+from gradcheck_cli.reporters.summary import environment_facts, exit_meaning, floor, headline, reproducer, title
+from gradcheck_cli.reporters.table import ratio
+
+# GitHub refuses the body of an issue or a comment that is longer than 65,536 characters.
+LIMIT = 65_536
+_PART = 16_000  # of each part but the last, so that every part has its say
+_LONGEST_WHY = 1_000
+_AXES = {"single_grouped_weight": "single\\_grouped\\_weight", "fuse_wgrad_accumulation": "fuse\\_wgrad"}
+_SPECIAL = re.compile(r"([\\`*_<>|\[\]~#@&])")
+
+
+def text(report: Report) -> str:
+    """`report.md`: summary, table, findings, environment; the list of cases takes what room is left."""
+    parts = [_summary(report), _cut(_tables(report), _PART, "rows")]
+    parts.append(_cut(_findings(report), _PART, "findings"))
+    parts.append(_cut(_environment(report), _PART, "lines"))
+    head = "\n\n".join("\n".join(part) for part in parts if part)
+    return f"{head}\n\n{_cases(report, LIMIT - len(head) - 100)}\n"
+
+
+def _summary(report: Report) -> list[str]:
+    return [
+        f"# {_escaped(title(report.run))}",
+        "",
+        f"**{_escaped(headline(report.tally))}**",
+        "",
+        f"{_escaped(floor(report))}; {_escaped(exit_meaning(report.exit_code))}; {report.seconds:.1f} s.",
+    ]
+
+
+def _tables(report: Report) -> list[str]:
+    lines: list[str] = []
+    for provider, folded in rows(report.verdicts).items():
+        paths, roles = has_path(folded), roles_shown(folded)
+        columns = ["api", *(["path"] if paths else []), *_AXES.values(), "dtype", "cases", *roles, "err/bound"]
+        lines += [f"## Provider {_escaped(provider)}", "", _table_row(columns), _table_row(["---"] * len(columns))]
+        lines += [_table_row(_row(row, roles, paths=paths)) for row in folded] + [""]
+    return lines[:-1]
+
+
+def _table_row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _row(row: Row, roles: list[Role], *, paths: bool) -> list[str]:
+    path = [_escaped(row.path or "auto")] if paths else []
+    axes = [row.axes[axis] for axis in (*_AXES, "dtype")]
+    cells = [_mark(str(cell)) if (cell := row.roles.get(role)) else "" for role in roles]
+    return [_escaped(row.axes["api"]), *path, *axes, str(row.cases), *cells, ratio(row.largest)]
+
+
+def _mark(said: str) -> str:
+    return said if said == "ok" else f"**{_escaped(said)}**"
+
+
+def _findings(report: Report) -> list[str]:
+    lines = [_finding(group) for group in groups(report.verdicts)]
+    for note, count in notes(report).items():
+        lines.append(f"- note on {count} of the cases: {_escaped(excerpt(note, _LONGEST_WHY))}")
+    return ["## Findings", "", *lines] if lines else []
+
+
+def _finding(group: Group) -> str:
+    finding = group.finding
+    said = [f"- **{_escaped(group.title)}**: {_escaped(excerpt(finding.why, _LONGEST_WHY))}"]
+    if finding.unlock:
+        said.append(f"Opens with: {_escaped(excerpt(finding.unlock, _LONGEST_WHY))}")
+    if finding.outcome is not Outcome.EXCLUDED:
+        said.append(f"Run: {_code(one_line(reproducer(group.example)))}")
+    return ". ".join(said)
+
+
+def _environment(report: Report) -> list[str]:
+    facts = environment_facts(report.environment) | report.environment.variables | report.run.options
+    if report.run.chosen_because:
+        facts["provider chosen by itself"] = report.run.chosen_because
+    command = excerpt(shlex.join(report.run.command), 4 * _LONGEST_WHY)
+    lines = [f"- {_escaped(name)}: {_escaped(excerpt(value, _LONGEST_WHY))}" for name, value in facts.items()]
+    return ["## Environment", "", f"- command: {_code(command)}", f"- gradcheck: {report.run.gradcheck}", *lines]
+
+
+def _cases(report: Report, room: int) -> str:
+    """The list of cases, folded, the gravest first: what does not fit is counted and left out."""
+    gravest_first = sorted(report.verdicts, key=lambda verdict: -verdict.outcome.gravity)
+    head = [_table_row(["case", "outcome", *ROLES, "s"]), _table_row(["---"] * 7)]
+    table = _cut([*head, *map(_case, gravest_first)], room, "cases")
+    summary = f"<details><summary>{len(report.verdicts)} cases, the gravest first</summary>"
+    return "\n".join([summary, "", *table, "", "</details>"])
+
+
+def _case(verdict: Verdict) -> str:
+    roles = [outcome.value if (outcome := verdict.of_role(role)) else "" for role in ROLES]
+    cells = [verdict.outcome.value, *roles]
+    words = [_escaped("ok" if cell == Outcome.PASSED.value else cell) for cell in cells]
+    return _table_row([_code(one_line(verdict.case)).replace("|", "\\|"), *words, f"{verdict.seconds:.2f}"])
+
+
+def _cut(lines: list[str], room: int, what: str) -> list[str]:
+    """The first lines that fit, and how many did not; a blank line ends the table they may stand in."""
+    taken, used = 0, 0
+    while taken < len(lines) and used + len(lines[taken]) + 1 <= room:
+        used += len(lines[taken]) + 1
+        taken += 1
+    left_out = len(lines) - taken
+    return [*lines[:taken], "", f"{left_out} more {what} left out here; all are in report.json."] if left_out else lines
+
+
+def _code(text: str) -> str:
+    """A code span, fenced by more backticks than any run inside."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence, blank = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{blank}{text}{blank}{fence}"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", one_line(text))

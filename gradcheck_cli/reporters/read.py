@@ -1,0 +1,110 @@
+"""What does a run's folder say? Its report; where the run was cut off, as much as the journal holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.base import SCHEMA_VERSION
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, tally
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+from gradcheck_cli.reporters.jsonl import JOURNAL
+
+REPORT = "report.json"
+_INTERRUPTED = 130
+_decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
+_decode_line: Callable[[bytes], JournalLine] = msgspec.json.Decoder(JournalLine).decode
+
+T = TypeVar("T")
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+def read(folder: Path) -> Report:
+    """The report of a run; UsageError where the folder holds none that this version can read."""
+    if (folder / REPORT).is_file():
+        return _record(_bytes(folder / REPORT), _decode_report, where=str(folder / REPORT))
+    if (folder / JOURNAL).is_file():
+        return _rebuilt(folder / JOURNAL)
+    raise UsageError(f"no run in {folder}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them")
+
+
+def journal(path: Path) -> list[JournalLine]:
+    """The lines of a journal; a last line that a killed run left unfinished is passed over."""
+    # A machine that lost its power may have left zero bytes where the last lines would be.
+    numbered = [(i, line) for i, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip(b"\0 \r")]
+    if numbered and not _is_json(numbered[-1][1]):
+        numbered.pop()
+    return [_record(line, _decode_line, where=f"{path}, line {number}") for number, line in numbered]
+
+
+def _rebuilt(path: Path) -> Report:
+    lines = journal(path)
+    opened = next((line for line in lines if isinstance(line, Opened)), None)
+    if opened is None:
+        raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
+    closed = next((line for line in lines if isinstance(line, Closed)), None)
+    verdicts = _verdicts(lines)
+    counted = tally(verdicts)
+    return Report(
+        run=opened.run,
+        environment=next((line.environment for line in lines if isinstance(line, Seen)), Environment()),
+        # Cases that the run never came to are not in the journal, yet they were asked for.
+        tally=msgspec.structs.replace(counted, asked=max(counted.asked, opened.asked)),
+        verdicts=verdicts,
+        seconds=closed.seconds if closed else sum(verdict.seconds for verdict in verdicts),
+        exit_code=closed.exit_code if closed else _INTERRUPTED,
+    )
+
+
+def _verdicts(lines: list[JournalLine]) -> list[Verdict]:
+    """One a case: the last that was written; of a case that was only started, that it was cut off."""
+    verdicts: dict[str, Verdict] = {}
+    for line in lines:
+        if isinstance(line, Started):
+            verdicts[line.case] = _cut_off(line)
+        if isinstance(line, Finished):
+            verdicts[line.verdict.case] = line.verdict
+    return list(verdicts.values())
+
+
+def _cut_off(line: Started) -> Verdict:
+    why = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
+    finding = Finding(slot="case", outcome=Outcome.UNTESTED, why=why)
+    return Verdict(case=line.case, axes=line.axes, outcome=Outcome.UNTESTED, findings=[finding])
+
+
+def _record(raw: bytes, decode: Callable[[bytes], T], *, where: str) -> T:
+    try:
+        schema = msgspec.json.decode(raw, type=_Versioned).schema
+        if schema == SCHEMA_VERSION:
+            return decode(raw)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"cannot read {where}: {error}; expected a record as `gradcheck run` wrote it") from error
+    raise UsageError(
+        f"cannot read {where}: expected schema {SCHEMA_VERSION}, found {schema}; use the gradcheck that wrote it"
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}; expected a file of `gradcheck run`"
+        ) from error
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""What is said of a run in one line each?"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.report import Report, Run, Tally
+
+_EXIT_CODES = {
+    0: "every executed case green and the floor met",
+    1: "findings",
+    2: "the command or a file it names cannot be understood, or is not on this machine",
+    3: "gradcheck itself or its reference failed",
+    4: "a known failure is fixed, stale or expired",
+    5: "nothing was executed, or less than the floor",
+    130: "interrupted; everything up to then is on disk",
+}
+# In the order in which a maintainer asks for them; what is not listed follows.
+_VERSIONS = ("torch", "transformer_engine", "cuda", "cublaslt", "cudnn", "driver", "python")
+
+
+def title(run: Run) -> str:
+    """`gradcheck 0.1.0: core matrix of te`."""
+    asked = f"{run.matrix} matrix" if run.matrix else "named cases"
+    return f"gradcheck {run.gradcheck}: {asked} of {', '.join(run.provider)}"
+
+
+def headline(tally: Tally) -> str:
+    """What was executed out of what was asked, and every outcome with its count."""
+    asked = f"executed {tally.executed} of {tally.asked} asked ({percent(tally.share)})"
+    return " · ".join([asked, counts(tally.outcomes)]) if tally.outcomes else asked
+
+
+def counts(outcomes: Mapping[str, int]) -> str:
+    """`48 PASSED · 60 REFUSED`."""
+    return " · ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+
+
+def percent(share: float) -> str:
+    """Rounded down: a share just under the floor must not look as if it met it."""
+    return f"{math.floor(share * 100 + 1e-9)}%"
+
+
+def floor(report: Report) -> str:
+    """Whether enough was executed for a green run to mean something."""
+    found, demanded = percent(report.tally.share), f"{report.run.min_executed * 100:g}%"
+    if report.floor_met:
+        return f"floor met: {found} executed, at least {demanded} demanded"
+    if not report.tally.executed:
+        return (
+            "floor NOT MET: nothing was executed, expected at least one case; "
+            "select cases that this machine can run, or open what was REFUSED"
+        )
+    return (
+        f"floor NOT MET: {found} executed, expected at least {demanded}; "
+        f"open what was REFUSED, or ask for less with --min-executed"
+    )
+
+
+def exit_meaning(code: int) -> str:
+    """`exit code 1: findings`."""
+    return f"exit code {code}: {_EXIT_CODES.get(code, 'unknown')}"
+
+
+def environment_facts(environment: Environment) -> dict[str, str]:
+    """Device and versions by name, those that are not there left out."""
+    device = environment.device_name or environment.device
+    if environment.compute_capability:
+        device += " (sm_{}{})".format(*environment.compute_capability)
+    names = [*_VERSIONS, *(name for name in environment.versions if name not in _VERSIONS)]
+    return {"device": device} | {name: environment.versions[name] for name in names if environment.versions.get(name)}
+
+
+def environment_line(environment: Environment) -> str:
+    """`NVIDIA H200 (sm_90) · torch 2.13.0 · transformer_engine 2.17.1 · ...`."""
+    facts = environment_facts(environment)
+    device = facts.pop("device")
+    return " · ".join([device, *(f"{name} {version}" for name, version in facts.items())])
+
+
+def reproducer(case: str) -> str:
+    """The command that runs one case, always in quotes: an id must survive any shell."""
+    quoted = shlex.quote(case)
+    return f"gradcheck run --case '{case}'" if quoted == case else f"gradcheck run --case {quoted}"

@@ -1,0 +1,1 @@
+"""Where cases run: both sides of one process boundary."""

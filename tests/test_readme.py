@@ -1,0 +1,63 @@
+"""Is what the README says still true?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradcheck_cli import plugins
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.verdict import Outcome
+
+ROOT = Path(__file__).parent.parent
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+README = TEXTS["README.md"]
+COMMANDS = re.findall(r"^\| `gradcheck (\w+)", README, flags=re.MULTILINE)
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table under a heading, without its head."""
+    section = README.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def spoken(*arguments: str) -> str:
+    command = [sys.executable, "-m", "gradcheck_cli", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_outcomes_are_all_there_in_their_order_with_their_colour() -> None:
+    assert [(row[0], row[2]) for row in rows("Outcomes")] == [(o.value, "yes" if o.green else "no") for o in Outcome]
+
+
+def test_the_providers_are_all_there_with_their_apis() -> None:
+    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \|", README, flags=re.MULTILINE))
+    known = {name: ", ".join(f"`{api}`" for api in found.apis) for name, found in plugins.BUILT_IN.items()}
+    assert told == known
+
+
+def test_the_commands_are_all_there() -> None:
+    assert set(re.findall(r"│ (\w+) {2,}", spoken("--help"))) == set(COMMANDS)
+
+
+def test_the_options_of_run_exist() -> None:
+    told = set(re.findall(r"^\| `(-[-\w]+) [A-Z]+` \|", README, flags=re.MULTILINE))
+    assert told - set(re.findall(r"(?<![-\w])--?[-\w]+", spoken("run", "--help"))) == set()
+    assert told != set()
+
+
+@pytest.mark.parametrize("text", re.findall(r"\w+:api=[^\s`]+", README))
+def test_a_case_id_in_the_readme_is_one_in_its_shortest_form(text: str) -> None:
+    assert str(Case.parse(text)) == text
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_link_leads_to_a_file(name: str) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXTS[name]) if not link.startswith("http")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
