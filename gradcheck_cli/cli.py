@@ -17,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich renders the help, at twice the time of everything else together
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Did every gradient of a grouped linear layer arrive where it must, and is it right?",
 )
@@ -36,18 +37,28 @@ ProviderOption = Annotated[
 ]
 ExpressionOption = Annotated[
     str,
-    typer.Option("-k", envvar=f"{PREFIX}K", metavar="EXPRESSION", help="Only cases for which this holds: 'api=module and not dtype=fp32'."),
+    typer.Option(
+        "-k",
+        envvar=f"{PREFIX}K",
+        metavar="EXPRESSION",
+        help="Only cases for which this holds: 'api=module and not dtype=fp32'.",
+    ),
 ]
 CaseOption = Annotated[
-    list[str], typer.Option("--case", envvar=f"{PREFIX}CASE", metavar="ID", help="This case; repeatable. Replaces --matrix.")
+    list[str],
+    typer.Option("--case", envvar=f"{PREFIX}CASE", metavar="ID", help="This case; repeatable. Replaces --matrix."),
 ]
 ShardOption = Annotated[
     str, typer.Option("--shard", envvar=f"{PREFIX}SHARD", metavar="I/N", help="The I-th of N disjoint parts.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", envvar=f"{PREFIX}SEED", min=0, help="Of the data; part of every id unless 0.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", envvar=f"{PREFIX}SEED", min=0, help="Of the data; part of every id unless 0.")
+]
 DeviceOption = Annotated[
     str,
-    typer.Option("--device", envvar=f"{PREFIX}DEVICE", help="cpu, cuda:0, ...; default: the first CUDA device, else cpu."),
+    typer.Option(
+        "--device", envvar=f"{PREFIX}DEVICE", help="cpu, cuda:0, ...; default: the first CUDA device, else cpu."
+    ),
 ]
 FormatOption = Annotated[
     list[str],
@@ -73,10 +84,13 @@ def run(
     case: CaseOption = [],  # noqa: B006
     last_failed: Annotated[
         Path | None,
-        typer.Option("--last-failed", envvar=f"{PREFIX}LAST_FAILED", metavar="RUN", help="Only cases not green in that run."),
+        typer.Option(
+            "--last-failed", envvar=f"{PREFIX}LAST_FAILED", metavar="RUN", help="Only cases not green in that run."
+        ),
     ] = None,
     maxfail: Annotated[
-        int, typer.Option("--maxfail", envvar=f"{PREFIX}MAXFAIL", min=0, help="Stop after this many findings; 0: never.")
+        int,
+        typer.Option("--maxfail", envvar=f"{PREFIX}MAXFAIL", min=0, help="Stop after this many findings; 0: never."),
     ] = 0,
     shard: ShardOption = "",
     device: DeviceOption = "",
@@ -86,20 +100,40 @@ def run(
     seed: SeedOption = 0,
     output: Annotated[
         Path | None,
-        typer.Option("--output", envvar=f"{PREFIX}OUTPUT", metavar="DIR", help="The run's folder; default reports/<time>-<provider>."),
+        typer.Option(
+            "--output",
+            envvar=f"{PREFIX}OUTPUT",
+            metavar="DIR",
+            help="The run's folder; default reports/<time>-<provider>.",
+        ),
     ] = None,
     formats: FormatOption = ["table"],  # noqa: B006
     min_executed: Annotated[
         float,
-        typer.Option("--min-executed", envvar=f"{PREFIX}MIN_EXECUTED", min=0.0, max=1.0, metavar="SHARE", help="Below this share executed, exit 5."),
+        typer.Option(
+            "--min-executed",
+            envvar=f"{PREFIX}MIN_EXECUTED",
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Below this share executed, exit 5.",
+        ),
     ] = 0.5,
-    quiet: Annotated[bool, typer.Option("--quiet", envvar=f"{PREFIX}QUIET", help="Only the table and the summary.")] = False,  # noqa: FBT002
+    quiet: Annotated[
+        bool, typer.Option("--quiet", envvar=f"{PREFIX}QUIET", help="Only the table and the summary.")
+    ] = False,  # noqa: FBT002
 ) -> None:
     """Enumerate, execute, judge, report."""
     from gradcheck_cli import pipeline, selection
 
     asked = selection.Asked(
-        matrix=matrix, provider=tuple(provider), expression=expression, case=tuple(case), shard=shard, device=device, seed=seed
+        matrix=matrix,
+        provider=tuple(provider),
+        expression=expression,
+        case=tuple(case),
+        shard=shard,
+        device=device,
+        seed=seed,
     )
     options = pipeline.RunOptions(
         asked=asked,

@@ -19,7 +19,9 @@ def examine(device: str) -> list[str]:
     """Look at each candidate in a worker of its own, as a run would, and say what is open and what is closed."""
     devices = installed.cuda_devices()
     device = device or ("cuda:0" if devices else "cpu")
-    lines = [f"gradcheck {__version__} · python {platform.python_version()} · {devices} CUDA device(s) · using {device}"]
+    lines = [
+        f"gradcheck {__version__} · python {platform.python_version()} · {devices} CUDA device(s) · using {device}"
+    ]
     for candidate in plugins.candidates().values():
         lines += ["", f"{candidate.name}: {candidate.summary}"]
         why = installed.closed(candidate, devices)
@@ -35,7 +37,9 @@ def _in_a_worker(candidate: Candidate, device: str) -> list[str]:
         return [f"  closed: {error}"]
     facts = [f"{name} {version}" for name, version in environment.versions.items()]
     variables = [f"{name}={value}" for name, value in environment.variables.items()]
-    head = [f"  on {environment.device_name}", f"  {' · '.join(facts)}"] + ([f"  {' '.join(variables)}"] if variables else [])
+    head = [f"  on {environment.device_name}", f"  {' · '.join(facts)}"] + (
+        [f"  {' '.join(variables)}"] if variables else []
+    )
     return head + [f"  {line}" for line in _paths(candidate, environment)]
 
 
@@ -52,7 +56,9 @@ def _paths(candidate: Candidate, environment: Environment) -> list[str]:
 
 
 def _points(candidate: Candidate) -> list[Case]:
-    paths = {api: ("legacy", "native") if (candidate.name, api) == ("te", "module") else ("auto",) for api in candidate.apis}
+    paths = {
+        api: ("legacy", "native") if (candidate.name, api) == ("te", "module") else ("auto",) for api in candidate.apis
+    }
     return [
         Case.of({"provider": candidate.name, "api": api, "path": path, "single_grouped_weight": single, "dtype": dtype})
         for api in candidate.apis

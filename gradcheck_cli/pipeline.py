@@ -70,9 +70,7 @@ def default_folder(began: datetime, selected: selection.Selection) -> Path:
 class Session:
     """One run: what was judged so far, and how it ended."""
 
-    def __init__(
-        self, options: RunOptions, selected: selection.Selection, folder: Path, reporter: Reporter
-    ) -> None:
+    def __init__(self, options: RunOptions, selected: selection.Selection, folder: Path, reporter: Reporter) -> None:
         self.options = options
         self.selected = selected
         self.folder = folder
@@ -115,9 +113,7 @@ class Session:
     def _verdicts(self) -> Iterator[Verdict]:
         for point in self.selected.excluded:
             yield excluded(point.case, point.constraint, point.why)
-        with LocalExecutor(
-            device=self.selected.device, log_dir=self.folder, timeout=self.options.timeout
-        ) as executor:
+        with LocalExecutor(device=self.selected.device, log_dir=self.folder, timeout=self.options.timeout) as executor:
             jobs = [job(case) for case in self.selected.cases]
             for asked, seen in executor.run(jobs, self._started, self._ready):
                 self.reporter.observed(seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -32,6 +31,8 @@ BUILT_IN = {
         summary="plain torch: torch.nn.functional.grouped_mm, or F.linear per expert (loop)",
         apis={"grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build", "loop": f"{_PROVIDERS}.torch_loop:build"},
         distribution="torch",
+        # Cases are small: threads would wait for each other longer than they compute. One that the user sets wins.
+        environment={"OMP_NUM_THREADS": "1"},
         main_grad_written_by="hook",
     ),
 }
@@ -39,7 +40,7 @@ BUILT_IN = {
 
 @cache
 def candidates() -> dict[str, Candidate]:
-    """Every provider by name: the built-in ones, then those of installed plug-ins (entry points of `gradcheck.providers`)."""
+    """Every provider by name: the built-in ones, then plug-ins, which are entry points of `gradcheck.providers`."""
     found = dict(BUILT_IN)
     for entry in metadata.entry_points(group=GROUP):
         found.setdefault(entry.name, _from_entry_point(entry))
@@ -70,12 +71,6 @@ def axis_value(name: str, value: Any) -> Any:
         if value not in known:
             raise ValueError(f"{name}={value}: expected {' or '.join(known)}")
     return case.axis_value(name, value)
-
-
-def load(dotted: str) -> Any:
-    """Import "module:attribute"."""
-    module, _, attribute = dotted.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def _names(axis: str, providers: dict[str, Candidate]) -> list[str]:

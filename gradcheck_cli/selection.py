@@ -110,7 +110,9 @@ def _nothing(
         only = dict.fromkeys(value for axis in axes for value in axis.values)
         meant = f"; it is made for --provider {' or '.join(only)}" if only else ""
         return f"nothing to run: matrix {asked.matrix} has no case for provider {names}{meant}"
-    what = f"-k {asked.expression!r}" if asked.expression else f"--shard {asked.shard}" if asked.shard else "the selection"
+    what = (
+        f"-k {asked.expression!r}" if asked.expression else f"--shard {asked.shard}" if asked.shard else "the selection"
+    )
     where = "the cases named" if asked.case else f"matrix {Path(asked.matrix).name}"
     return (
         f"nothing to run: {what} matches none of the {enumerated} cases of {where} for provider {names}; "

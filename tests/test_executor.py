@@ -161,6 +161,12 @@ def test_a_worker_outlives_a_run_and_serves_the_next(tmp_path: Path) -> None:
     assert pids[0] == pids[1]
 
 
+def test_the_worker_that_was_asked_where_it_runs_then_runs_the_cases(run: Run) -> None:
+    asked = run.executor.environment({"WORKER_TEST_A": "1"}, ["misbehaving:build"])
+    run(a_job("fine", {"WORKER_TEST_A": "1"}))
+    assert (asked.variables, run.executor._started) == ({"WORKER_TEST_A": "1"}, 1)
+
+
 def test_a_candidate_that_a_worker_has_not_imported_gets_a_new_worker(tmp_path: Path) -> None:
     jobs = a_job("fine"), a_job("fine", target="another:build")
     with Run(tmp_path).executor as executor:

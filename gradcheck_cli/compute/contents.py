@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass, field
 
 import torch
@@ -98,4 +97,3 @@ def _bias_rows(case: Case, reference: Reference, k: int) -> torch.Tensor:
     assert bias is not None  # noqa: S101  the caller asked case.bias
     splits = torch.tensor(case.splits(k), device=bias.device)
     return bias.double().abs().repeat_interleave(splits, dim=0)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import time
 import warnings
 
@@ -15,7 +16,6 @@ from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial
 from gradcheck_cli.errors import HarnessError
-from gradcheck_cli.plugins import load
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
@@ -102,7 +102,7 @@ def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -
 def imported(target: str) -> Builder:
     """Import a provider's entry point; HarnessError names what could not be imported."""
     try:
-        builder: Builder = load(target)
+        builder: Builder = pkgutil.resolve_name(target)
     except Exception as error:  # a broken installation may raise anything at import
         name = target.partition(":")[0].rpartition(".")[2]
         raise HarnessError(

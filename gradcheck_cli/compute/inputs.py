@@ -23,7 +23,7 @@ class Inputs:
     """All tensors of one case and fill, on the device, in the case's dtype; prefill in fp32.
 
     Shapes: weight (G, N, K); bias (G, N) or None; x[k] (T_k, K) and grad_output[k] (T_k, N) of microbatch k;
-    prefill (G, N, K). `tries` counts how often the exact fill was thinned further.
+    prefill (G, N, K).
     """
 
     weight: torch.Tensor
@@ -64,7 +64,7 @@ def _grad_output(case: Case, one: Draw, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def normal(case: Case, generator: torch.Generator) -> Draw:
-    """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); the prefill keeps away from 0."""
+    """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); |prefill| is at least 1/2."""
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         values = torch.randn(shape, generator=generator)
@@ -113,8 +113,12 @@ def densities(case: Case, thinning: int) -> dict[str, float]:
     busiest = max(sum(column) for column in zip(*(case.splits(k) for k in range(case.microbatches)), strict=True))
     fixed = {"grad_output"} if case.grad_output == "expanded" else set()
     share = {"x": 1.0, "weight": 1.0, "grad_output": 1.0}
-    constraints = [(case.in_features, ("x", "weight")), (case.out_features, ("weight", "grad_output"))]
-    constraints += [(busiest, ("x", "grad_output"))] + ([(busiest, ("grad_output",))] if case.bias else [])
+    constraints: list[tuple[int, tuple[str, ...]]] = [
+        (case.in_features, ("x", "weight")),
+        (case.out_features, ("weight", "grad_output")),
+        (busiest, ("x", "grad_output")),
+        *([(busiest, ("grad_output",))] if case.bias else []),
+    ]
     for _ in range(4):
         for terms, names in constraints:
             size = terms * math.prod(share[name] * (1.0 if name in fixed else mean) for name in names)

@@ -15,7 +15,15 @@ from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.records.environment import Environment
 
 # Variables that change numerics, paths or memory; values that hold a path are not recorded.
-PREFIXES = ("NVTE_", "CUBLAS", "NVIDIA_TF32", "PYTORCH_CUDA_ALLOC", "TORCH_ALLOW_TF32", "CUDA_LAUNCH_BLOCKING")
+PREFIXES = (
+    "NVTE_",
+    "CUBLAS",
+    "NVIDIA_TF32",
+    "PYTORCH_CUDA_ALLOC",
+    "TORCH_ALLOW_TF32",
+    "CUDA_LAUNCH_BLOCKING",
+    "OMP_NUM_THREADS",
+)
 PROBE_BYTES = 64 << 20
 
 
@@ -45,7 +53,9 @@ def no_memory(device: torch.device, error: Exception) -> str:
         free, total = torch.cuda.mem_get_info(device)
     except RuntimeError:
         return first
-    return f"{first} ({free >> 20} MiB of {total >> 20} MiB are free; end what holds the rest, or choose another --device)"
+    return (
+        f"{first} ({free >> 20} MiB of {total >> 20} MiB are free; end what holds the rest, or choose another --device)"
+    )
 
 
 def environment(device: torch.device, variables: dict[str, str]) -> Environment:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gradcheck_cli.compute.contents import Content, Contents
 from gradcheck_cli.compute.observe import Found
 from gradcheck_cli.records.observation import INFINITE, Deviation, SlotSeen
+
+Table = NDArray[np.float64]
 
 # Rows of the table that leaves the device in one transfer, one column per row of the tensor.
 DIFFERING, ERROR, RATIO, AFTER, LAMBDA, COLUMN, EXPECTED, FOUND = range(8)
@@ -27,17 +31,18 @@ def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *
         for name, content in contents.right.items()
     }
     residuals = residual_per_expert(joined, contents, rows)
-    nonfinite = _sums((~joined.isfinite()).double().sum(1), rows)
     delivered = contents.right.get("prefill+sum", next(iter(contents.right.values()))).value
     if "prefill" in contents.right:
         delivered = delivered - contents.right["prefill"].value
-    nonzero = _sums((delivered.reshape(-1, shape[-1]) != 0).double().sum(1), rows)
+    delivered = delivered.reshape(joined.shape)
+    counted = torch.stack([(~joined.isfinite()).double().sum(1), (delivered != 0).double().sum(1)])
+    counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
     for i in present:
         seen[i] = _bare(
             found,
             i,
-            nonfinite=int(nonfinite[i]),
-            nonzero_expected=int(nonzero[i]),
+            nonfinite=int(counts[i][0]),
+            nonzero_expected=int(counts[i][1]),
             contents={name: per_expert[i] for name, per_expert in deviations.items()},
             residuals={name: per_expert[i] for name, per_expert in residuals.items()},
         )
@@ -48,29 +53,29 @@ def deviation_per_expert(
     found: torch.Tensor, content: Content, rows: list[int], lambda_: float, *, bounded: bool
 ) -> list[Deviation]:
     """found (R, C) against one content, reduced to each expert's rows."""
-    table = row_table(found, content, lambda_).cpu()
+    parts = by_expert(row_table(found, content, lambda_), rows)
     bounded = bounded and content.fixed is not None
-    result = []
-    for part in table.split(rows, dim=1):
-        if not part.numel():
-            result.append(_nothing())
-            continue
-        at = int((part[RATIO] if bounded else part[ERROR]).argmax())
-        top = part.max(dim=1).values.tolist()
-        result.append(
-            Deviation(
-                compared=part.shape[1] * found.shape[1],
-                differing=int(part[DIFFERING].sum()),
-                largest_error=top[ERROR],
-                worst=(at, int(part[COLUMN, at])),
-                expected=float(part[EXPECTED, at]),
-                found=float(part[FOUND, at]),
-                ratio=top[RATIO] if bounded else None,
-                after_rounding=top[AFTER] if bounded else None,
-                smallest_lambda=top[LAMBDA] if bounded else None,
-            )
-        )
-    return result
+    return [_deviation(part, found.shape[1], bounded=bounded) for part in parts]
+
+
+def _deviation(part: Table, columns: int, *, bounded: bool) -> Deviation:
+    """One expert's rows, (8, rows), as the worst of them."""
+    compared = part.shape[1] * columns
+    top = part.max(axis=1, initial=0.0).tolist()
+    # An expert without rows has no worst element: nothing was compared.
+    at = int(part[RATIO if bounded else ERROR].argmax()) if compared else 0
+    worst = part[:, at].tolist() if compared else [0.0] * len(part)
+    return Deviation(
+        compared=compared,
+        differing=int(part[DIFFERING].sum()),
+        largest_error=top[ERROR],
+        worst=(at, int(worst[COLUMN])),
+        expected=worst[EXPECTED],
+        found=worst[FOUND],
+        ratio=top[RATIO] if bounded else None,
+        after_rounding=top[AFTER] if bounded else None,
+        smallest_lambda=top[LAMBDA] if bounded else None,
+    )
 
 
 def row_table(found: torch.Tensor, content: Content, lambda_: float) -> torch.Tensor:
@@ -110,8 +115,7 @@ def residual_per_expert(found: torch.Tensor, contents: Contents, rows: list[int]
     hypotheses = {name: value.reshape(found.shape) for name, value in (right | contents.wrong).items()}
     expected = next(iter(right.values())).reshape(found.shape)
     squares = [(finite - value).square().sum(1) for value in hypotheses.values()] + [expected.square().sum(1)]
-    table = torch.stack(squares).cpu()
-    parts = [part.sum(1).sqrt().tolist() for part in table.split(rows, dim=1)]
+    parts = [np.sqrt(part.sum(axis=1)).tolist() for part in by_expert(torch.stack(squares), rows)]
     return {
         name: [min(part[row] / part[-1], INFINITE) if part[-1] else part[row] for part in parts]
         for row, name in enumerate(hypotheses)
@@ -125,8 +129,9 @@ def _quotient(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     return torch.where(whole > 0, part / whole_or_one, over_zero).clamp(max=INFINITE)
 
 
-def _sums(per_row: torch.Tensor, rows: list[int]) -> list[float]:
-    return [float(part.sum()) for part in per_row.cpu().split(rows)]
+def by_expert(table: torch.Tensor, rows: list[int]) -> list[Table]:
+    """(figures, R) in one transfer, cut into each expert's rows; small, and numpy needs no threads for it."""
+    return np.split(table.cpu().numpy(), np.cumsum(rows)[:-1], axis=1)
 
 
 def _or_zeros(tensor: torch.Tensor | None, rows: int, found: Found) -> torch.Tensor:
@@ -146,19 +151,4 @@ def _bare(found: Found, expert: int, **measured: object) -> SlotSeen:
         added_flag=found.added_flag,
         replaced=found.replaced,
         **measured,  # type: ignore[arg-type]
-    )
-
-
-def _nothing() -> Deviation:
-    """An expert without rows: nothing was compared."""
-    return Deviation(
-        compared=0,
-        differing=0,
-        largest_error=0.0,
-        worst=(0, 0),
-        expected=0.0,
-        found=0.0,
-        ratio=0.0,
-        after_rounding=0.0,
-        smallest_lambda=0.0,
     )

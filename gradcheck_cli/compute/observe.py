@@ -11,7 +11,7 @@ from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.provider import Layer
 from gradcheck_cli.compute.trial import on_trial
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import Buffer, Role
+from gradcheck_cli.records.observation import Buffer, Phase, Role
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Found:
     replaced: bool = False
 
 
-def observe(case: Case, layer: Layer, inputs: Inputs, fill: str) -> Iterator[tuple[int, str, list[Found]]]:
+def observe(case: Case, layer: Layer, inputs: Inputs, fill: str) -> Iterator[tuple[int, Phase, list[Found]]]:
     """Run all microbatches; after each forward and backward yield (microbatch, phase, everything found).
 
     Every weight gets a prefilled fp32 `main_grad` and `grad_added_to_main_grad = False`, fused or not, before the

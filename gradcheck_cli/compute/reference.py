@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -112,5 +113,5 @@ def product(a: torch.Tensor, b: torch.Tensor) -> Exact:
     return Exact(a @ b, a.abs() @ b.abs(), (a.square() @ b.square()).sqrt())
 
 
-def _joined(how, parts: list[Exact]) -> Exact:  # type: ignore[no-untyped-def]
+def _joined(how: Callable[[list[torch.Tensor]], torch.Tensor], parts: list[Exact]) -> Exact:
     return Exact(*(how(list(tensors)) for tensors in zip(*parts, strict=True)))

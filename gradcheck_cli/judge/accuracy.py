@@ -32,9 +32,7 @@ def accuracy(case: Case, wanted: Expected, slot: SlotSeen, fill: Fill) -> Judgem
     if not wanted.empty and not slot.nonzero_expected:
         why = f"all {deviation.compared} expected values are 0 on {fill} data: a zeroed gradient would have passed"
         return Judgement(outcome=Outcome.VACUOUS, why=why)
-    return Judgement(
-        outcome=Outcome.PASSED, why="", ratio=deviation.ratio, after_rounding=deviation.after_rounding
-    )
+    return Judgement(outcome=Outcome.PASSED, why="", ratio=deviation.ratio, after_rounding=deviation.after_rounding)
 
 
 def _inexact(deviation: Deviation) -> str:

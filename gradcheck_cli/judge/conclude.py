@@ -99,7 +99,10 @@ def group(judged: list[Judged]) -> list[Finding]:
         wanted, _, judgement = row
         if judgement.outcome is not Outcome.PASSED:
             groups.setdefault((wanted.role, judgement.outcome, judgement.diagnosis), []).append(row)
-    findings = [_finding(rows) for rows in groups.values()]
+    # A missing wgrad leaves its flag unset, also where an expert without tokens misses nothing: one fault, told once.
+    missing = {role for role, outcome, _ in groups if outcome is Outcome.MISSING}
+    told = {key: rows for key, rows in groups.items() if key[0] not in missing or key[1] is not Outcome.PROTOCOL}
+    findings = [_finding(rows) for rows in told.values()]
     return sorted(findings, key=lambda finding: -finding.outcome.gravity)
 
 

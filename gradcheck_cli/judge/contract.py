@@ -48,7 +48,13 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
         yield Expected(
-            role="fprop", phase="forward", buffer="output", content="value", empty=not splits[i], shape=(rows, n), **common
+            role="fprop",
+            phase="forward",
+            buffer="output",
+            content="value",
+            empty=not splits[i],
+            shape=(rows, n),
+            **common,
         )
         common |= {"phase": "backward"}
         yield Expected(
@@ -87,5 +93,7 @@ def in_words(case: Case) -> list[str]:
         said.append(f"wgrad: .grad of {owner}, {shape} {dtype}, is {over}grad_output_i^T x_i")
         said.append("wgrad of an expert without tokens: .grad is exactly 0; an attached main_grad keeps its prefill")
     if case.bias:
-        said.append(f"bgrad: .grad of each bias, ({case.out_features},) {dtype}, is {over}the sum of grad_output_i's rows")
+        said.append(
+            f"bgrad: .grad of each bias, ({case.out_features},) {dtype}, is {over}the sum of grad_output_i's rows"
+        )
     return said

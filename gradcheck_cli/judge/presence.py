@@ -13,11 +13,13 @@ from gradcheck_cli.records.verdict import Outcome
 
 Buffers = Mapping[Buffer, SlotSeen]
 
+NAMES: dict[Buffer, str] = {"output": "the output", "input.grad": "x.grad", "grad": ".grad", "main_grad": "main_grad"}
+
 
 def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
     """MISSING or MISPLACED where the slot's own buffer does not hold the gradient; None where something arrived."""
     own = seen[wanted.buffer]
-    where = wanted.buffer.removeprefix("input.")
+    where = NAMES[wanted.buffer]
     if not own.present:
         found = f"{where} is None"
     elif wanted.content == "prefill+sum" and own.nonzero_expected and untouched(own):
@@ -26,8 +28,8 @@ def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
         return None
     other = elsewhere(case, wanted, seen)
     if other:
-        why = f"expected the gradient in {where}; found it in {other}, and {found}"
-        return Judgement(outcome=Outcome.MISPLACED, why=why, diagnosis=f"in {other}")
+        why = f"expected the gradient in {where}; found it in {NAMES[other]}, and {found}"
+        return Judgement(outcome=Outcome.MISPLACED, why=why, diagnosis=f"in {NAMES[other]}")
     why = f"expected the gradient in {where}; {found}{_no_gradient_anywhere(wanted, seen)}"
     return Judgement(outcome=Outcome.MISSING, why=why, diagnosis="untouched" if own.present else "none")
 
@@ -37,16 +39,16 @@ def untouched(main_grad: SlotSeen) -> bool:
     return main_grad.contents["prefill"].differing == 0
 
 
-def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> str:
-    """The other buffer that holds this gradient's right value, "" where none does."""
+def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
+    """The other buffer that holds this gradient's right value; None where none does."""
     if wanted.role != "wgrad":
-        return ""
+        return None
     other: Buffer = "grad" if wanted.buffer == "main_grad" else "main_grad"
     slot = seen.get(other)
     if slot is None or not slot.present or not slot.nonzero_expected:
-        return ""
+        return None
     content = "sum" if other == "grad" else "prefill+sum"
-    return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else ""
+    return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else None
 
 
 def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
@@ -54,7 +56,7 @@ def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
     own = seen[wanted.buffer]
     judged = []
     if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
-        why = f"expected {wanted.buffer} {wanted.shape} {wanted.dtype}; found {own.shape} {own.dtype}"
+        why = f"expected {NAMES[wanted.buffer]} {wanted.shape} {wanted.dtype}; found {own.shape} {own.dtype}"
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="shape or dtype"))
     if wanted.flag is not None and own.added_flag is not wanted.flag:
         why = f"expected grad_added_to_main_grad={wanted.flag}; found {own.added_flag}"
@@ -73,6 +75,10 @@ def _bystander(wanted: Expected, seen: Buffers) -> list[Judgement]:
         if not main_grad.present or not untouched(main_grad):
             why = "expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found it written or gone"
             return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
+        if main_grad.added_flag:
+            # A data-parallel wrapper that reads it drops .grad, and with it the gradient.
+            why = "expected grad_added_to_main_grad=False, since main_grad was not written; found True"
+            return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="flag set")]
         return []
     # The dummy has the parameter's shape and dtype; its content is nobody's business.
     grad = seen["grad"]

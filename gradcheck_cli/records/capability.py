@@ -76,12 +76,12 @@ ROWS = (
         path=("native",), gates=("dtype", "architecture", "cublas"), falls_back_to="legacy",
     ),
     Row(
-        name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19), single_grouped_weight=True,
-        path=("native",), gates=("dtype", "architecture", "cublas"), says=SINGLE,
+        name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
+        single_grouped_weight=True, path=("native",), gates=("dtype", "architecture", "cublas"), says=SINGLE,
     ),
     Row(
-        name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19), single_grouped_weight=True,
-        path=("auto", "legacy"), gates=("path",), says=r"require use_grouped_tensor=True",
+        name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
+        single_grouped_weight=True, path=("auto", "legacy"), gates=("path",), says=r"require use_grouped_tensor=True",
     ),
     Row(
         name="op-needs-cublas", provider="te", api="op", since=(2, 16), before=(2, 19),

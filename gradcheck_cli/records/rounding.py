@@ -1,4 +1,4 @@
-"""How does a path round? The coefficients of one role's bound, derived in judge/bounds.py, applied in compute/measure.py."""
+"""How does a path round? Coefficients of a role's bound: derived in judge/bounds.py, applied in compute/contents.py."""
 
 from __future__ import annotations
 

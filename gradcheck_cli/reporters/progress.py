@@ -107,6 +107,8 @@ class PlainReporter(Silent):
     def environment(self, environment: Environment) -> None:
         """Say where, once for all workers that are alike."""
         if environment != self._environment:
+            if self._environment is None:
+                self._began = self._clock()  # the imports before say nothing about the cases to come
             self._environment = environment
             self._say(Text(environment_line(environment)))
 

@@ -120,7 +120,7 @@ class LocalExecutor:
     def _not_started(self, worker: Worker, what: str) -> HarnessError:
         self._worker = None
         status = worker.terminate()
-        modules = ", ".join(sorted({target.partition(":")[0] for target in worker.targets}))
+        modules = ", ".join(sorted({target.partition(":")[0] for target in worker.targets})) or "torch"
         return HarnessError(
             f"the worker on {self.device} was to import {modules} and say that it is ready; it {what} ({status}).\n"
             f"Its last output (all of it: {worker.log}):\n{worker.output() or '(none)'}\n"

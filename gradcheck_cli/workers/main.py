@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import pkgutil
 import signal
 import threading
 import traceback
@@ -12,7 +13,6 @@ from queue import SimpleQueue
 from typing import BinaryIO, Protocol
 
 from gradcheck_cli.errors import GradcheckError
-from gradcheck_cli.plugins import load
 from gradcheck_cli.records.base import from_json
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
@@ -48,7 +48,7 @@ def main() -> None:
     # Left open: the parent takes its end for the end of this process, whose last words come later than this function.
     results = os.fdopen(options.result_fd, "wb", closefd=False)
     try:
-        engine: Engine = load(options.engine)(options.device, options.target)
+        engine: Engine = pkgutil.resolve_name(options.engine)(options.device, options.target)
         _say(results, encode(Ready(environment=engine.environment())))
     except GradcheckError as error:
         _say(results, _stopped(error))

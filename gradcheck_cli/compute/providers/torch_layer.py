@@ -17,10 +17,15 @@ class TorchLayer(torch.nn.Module):
         super().__init__()
         experts, rows, columns = case.num_gemms, case.out_features, case.in_features
         self.experts = experts
-        options = {"dtype": DTYPES[case.dtype], "device": device}
-        shapes = [(experts, rows, columns)] if case.single_grouped_weight else [(rows, columns)] * experts
-        self._weights = torch.nn.ParameterList(torch.empty(shape, **options) for shape in shapes)
-        self._biases = torch.nn.ParameterList(torch.empty(rows, **options) for _ in range(experts * case.bias))
+        shapes: list[tuple[int, ...]] = [(rows, columns)] * experts
+        if case.single_grouped_weight:
+            shapes = [(experts, rows, columns)]
+
+        def parameters(sizes: list[tuple[int, ...]]) -> torch.nn.ParameterList:
+            return torch.nn.ParameterList(torch.empty(size, dtype=DTYPES[case.dtype], device=device) for size in sizes)
+
+        self._weights = parameters(shapes)
+        self._biases = parameters([(rows,)] * experts if case.bias else [])
         self.fused = case.fuse_wgrad_accumulation
         if self.fused:
             for weight in self._weights:
@@ -39,7 +44,7 @@ class TorchLayer(torch.nn.Module):
     @property
     def packed(self) -> bool:
         """Whether there is a single (G, N, K) parameter."""
-        return self._weights[0].dim() == 3
+        return len(self._weights[0].shape) == 3
 
     @torch.no_grad()
     def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
