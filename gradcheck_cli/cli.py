@@ -5,71 +5,67 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gradcheck_cli import __version__
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, HarnessError
+
+PREFIX = "GRADCHECK_"
 
 app = typer.Typer(
     name="gradcheck",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich renders the help, at twice the time of everything else together
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Did every gradient of a grouped linear layer arrive where it must, and is it right?",
 )
 
-PREFIX = "GRADCHECK_"
 
-MatrixOption = Annotated[
-    str, typer.Option("--matrix", envvar=f"{PREFIX}MATRIX", help="A name in cases/, or a TOML file.")
-]
+def option(flag: str, text: str, **more: Any) -> Any:
+    """An option that the variable GRADCHECK_<NAME> sets too."""
+    variable = PREFIX + flag.lstrip("-").replace("-", "_").upper()
+    return typer.Option(flag, envvar=variable, help=text, **more)
+
+
+MatrixOption = Annotated[str, option("--matrix", "A name in cases/, or a TOML file.")]
 ProviderOption = Annotated[
     list[str],
-    typer.Option(
+    option(
         "--provider",
-        envvar=f"{PREFIX}PROVIDER",
-        help="Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, else torch.",
+        "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, else torch.",
     ),
 ]
 ExpressionOption = Annotated[
-    str,
-    typer.Option(
-        "-k",
-        envvar=f"{PREFIX}K",
-        metavar="EXPRESSION",
-        help="Only cases for which this holds: 'api=module and not dtype=fp32'.",
-    ),
+    str, option("-k", "Only cases for which this holds: 'api=module and not dtype=fp32'.", metavar="EXPRESSION")
 ]
-CaseOption = Annotated[
-    list[str],
-    typer.Option("--case", envvar=f"{PREFIX}CASE", metavar="ID", help="This case; repeatable. Replaces --matrix."),
+CaseOption = Annotated[list[str], option("--case", "This case; repeatable. Replaces --matrix.", metavar="ID")]
+ShardOption = Annotated[str, option("--shard", "The I-th of N disjoint parts.", metavar="I/N")]
+SeedOption = Annotated[int, option("--seed", "Of the data; part of every id unless 0.", min=0)]
+DeviceOption = Annotated[str, option("--device", "cpu, cuda:0, ...; default: the first CUDA device, else cpu.")]
+FormatOption = Annotated[list[str], option("--format", "table, csv, json, junit, markdown, svg; repeatable.")]
+LastFailedOption = Annotated[
+    Path | None, option("--last-failed", "The cases of that run that were not green. Replaces --matrix.", metavar="RUN")
 ]
-ShardOption = Annotated[
-    str, typer.Option("--shard", envvar=f"{PREFIX}SHARD", metavar="I/N", help="The I-th of N disjoint parts.")
+MaxfailOption = Annotated[int, option("--maxfail", "Stop after this many cases with findings; 0: never.", min=0)]
+TimeoutOption = Annotated[float, option("--timeout", "Seconds that one case may take.", min=0.1)]
+OutputOption = Annotated[
+    Path | None, option("--output", "The run's folder; default reports/<time>-<provider>.", metavar="DIR")
 ]
-SeedOption = Annotated[
-    int, typer.Option("--seed", envvar=f"{PREFIX}SEED", min=0, help="Of the data; part of every id unless 0.")
+MinExecutedOption = Annotated[
+    float, option("--min-executed", "Below this share executed, exit 5.", min=0.0, max=1.0, metavar="SHARE")
 ]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device", envvar=f"{PREFIX}DEVICE", help="cpu, cuda:0, ...; default: the first CUDA device, else cpu."
-    ),
-]
-FormatOption = Annotated[
-    list[str],
-    typer.Option("--format", envvar=f"{PREFIX}FORMAT", help="table, csv, json, junit, markdown; repeatable."),
-]
+QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
+ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
+VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]
+CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="An id, as `gradcheck list` prints it.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
 
 @app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
-) -> None:
+def root(version: VersionOption = False) -> None:  # noqa: FBT002
     """Not torch.autograd.gradcheck: no finite differences, but delivery and exactness of gradients, case by case."""
     if version:
         typer.echo(f"gradcheck {__version__}")
@@ -82,72 +78,32 @@ def run(
     provider: ProviderOption = ["auto"],  # noqa: B006
     expression: ExpressionOption = "",
     case: CaseOption = [],  # noqa: B006
-    last_failed: Annotated[
-        Path | None,
-        typer.Option(
-            "--last-failed", envvar=f"{PREFIX}LAST_FAILED", metavar="RUN", help="Only cases not green in that run."
-        ),
-    ] = None,
-    maxfail: Annotated[
-        int,
-        typer.Option("--maxfail", envvar=f"{PREFIX}MAXFAIL", min=0, help="Stop after this many findings; 0: never."),
-    ] = 0,
+    last_failed: LastFailedOption = None,
+    maxfail: MaxfailOption = 0,
     shard: ShardOption = "",
     device: DeviceOption = "",
-    timeout: Annotated[
-        float, typer.Option("--timeout", envvar=f"{PREFIX}TIMEOUT", min=0.1, help="Seconds that one case may take.")
-    ] = 60.0,
+    timeout: TimeoutOption = 60.0,
     seed: SeedOption = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            envvar=f"{PREFIX}OUTPUT",
-            metavar="DIR",
-            help="The run's folder; default reports/<time>-<provider>.",
-        ),
-    ] = None,
+    output: OutputOption = None,
     formats: FormatOption = ["table"],  # noqa: B006
-    min_executed: Annotated[
-        float,
-        typer.Option(
-            "--min-executed",
-            envvar=f"{PREFIX}MIN_EXECUTED",
-            min=0.0,
-            max=1.0,
-            metavar="SHARE",
-            help="Below this share executed, exit 5.",
-        ),
-    ] = 0.5,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", envvar=f"{PREFIX}QUIET", help="Only the table and the summary.")
-    ] = False,  # noqa: FBT002
+    min_executed: MinExecutedOption = 0.5,
+    quiet: QuietOption = False,  # noqa: FBT002
 ) -> None:
     """Enumerate, execute, judge, report."""
     from gradcheck_cli import pipeline, selection
 
-    asked = selection.Asked(
-        matrix=matrix,
-        provider=tuple(provider),
-        expression=expression,
-        case=tuple(case),
-        shard=shard,
-        device=device,
-        seed=seed,
-    )
+    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     options = pipeline.RunOptions(
-        asked=asked,
+        device=device,
         last_failed=last_failed,
         maxfail=maxfail,
         timeout=timeout,
         output=output,
-        formats=tuple(formats),
+        formats=formats,
         min_executed=min_executed,
         quiet=quiet,
-        command=("gradcheck", *sys.argv[1:]),
-        options=own_variables(),
     )
-    raise typer.Exit(pipeline.run(options))
+    raise typer.Exit(pipeline.run(asked, options, pipeline.Typed(command=sys.argv[1:], variables=own_variables())))
 
 
 @app.command("list")
@@ -158,19 +114,17 @@ def list_cases(
     case: CaseOption = [],  # noqa: B006
     shard: ShardOption = "",
     seed: SeedOption = 0,
-    excluded: Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")] = False,  # noqa: FBT002
+    excluded: ExcludedOption = False,  # noqa: FBT002
 ) -> None:
     """The cases a run would execute, one id a line."""
     from gradcheck_cli import listing, selection
 
-    asked = selection.Asked(
-        matrix=matrix, provider=tuple(provider), expression=expression, case=tuple(case), shard=shard, seed=seed
-    )
+    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     typer.echo("\n".join(listing.cases(asked, excluded=excluded)))
 
 
 @app.command()
-def show(case: Annotated[str, typer.Argument(metavar="CASE", help="An id, as `gradcheck list` prints it.")]) -> None:
+def show(case: CaseArgument) -> None:
     """The delivery contract of one case in words: which gradient must arrive where, holding what."""
     from gradcheck_cli import listing
 
@@ -194,28 +148,26 @@ def doctor(device: DeviceOption = "") -> None:
 
 
 @app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
-    formats: FormatOption = ["table"],  # noqa: B006
-) -> None:
+def report(folder: RunArgument, formats: FormatOption = ["table"]) -> None:  # noqa: B006
     """Render a finished run again, in any format."""
     from gradcheck_cli import pipeline
 
-    pipeline.render_again(folder, tuple(formats))
+    pipeline.render_again(folder, formats)
 
 
 def own_variables() -> dict[str, str]:
-    """The GRADCHECK_* variables that set options of this run."""
+    """The GRADCHECK_* variables: all of them, so that one with a wrong name shows."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
 
 
 def main() -> None:
     """Run the command line; a GradcheckError becomes its message on stderr and its exit code."""
     try:
-        app()
+        app(prog_name="gradcheck")
     except GradcheckError as error:
         typer.echo(f"gradcheck: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("gradcheck: interrupted", err=True)
-        sys.exit(130)
+    except OSError as error:
+        # Files answer for themselves; what is left is standard output, and a machine out of processes or files.
+        typer.echo(f"gradcheck: expected to go on, the system said: {error}; what was judged is on disk", err=True)
+        sys.exit(HarnessError.exit_code)

@@ -15,16 +15,15 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.workers.executor import LocalExecutor
 
 
-def examine(device: str) -> list[str]:
+def examine(asked: str) -> list[str]:
     """Look at each candidate in a worker of its own, as a run would, and say what is open and what is closed."""
-    devices = installed.cuda_devices()
-    device = device or ("cuda:0" if devices else "cpu")
+    device, devices = installed.device(asked), installed.cuda_devices()
     lines = [
         f"gradcheck {__version__} · python {platform.python_version()} · {devices} CUDA device(s) · using {device}"
     ]
     for candidate in plugins.candidates().values():
         lines += ["", f"{candidate.name}: {candidate.summary}"]
-        why = installed.closed(candidate, devices)
+        why = installed.closed(candidate)
         lines += [f"  closed: {why}"] if why else _in_a_worker(candidate, device)
     return lines
 

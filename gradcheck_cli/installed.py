@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from functools import cache
 from importlib import metadata
 
 from gradcheck_cli.errors import UsageError
@@ -17,6 +19,7 @@ def version(distribution: str) -> str:
         return ""
 
 
+@cache
 def cuda_devices() -> int:
     """How many devices the CUDA driver offers to this process, 0 where no driver answers.
 
@@ -32,20 +35,37 @@ def cuda_devices() -> int:
     return count.value
 
 
-def closed(candidate: Candidate, devices: int) -> str:
+def device(asked: str) -> str:
+    """The device to run on: the one asked for, else the first CUDA device, else the CPU.
+
+    UsageError where it is not here. Whether torch can use it shows in the worker, which opens it.
+    """
+    if not asked:
+        return "cuda:0" if cuda_devices() else "cpu"
+    known = re.fullmatch(r"cpu|cuda(:(?P<index>[0-9]+))?", asked)
+    if not known:
+        raise UsageError(f"--device {asked}: expected cpu, cuda or cuda:N")
+    if asked != "cpu" and int(known["index"] or 0) >= cuda_devices():
+        raise UsageError(
+            f"--device {asked}: expected a device that the CUDA driver offers, found {_counted(cuda_devices())}; "
+            f"choose another, or run the embedded default with --provider torch --device cpu"
+        )
+    return asked
+
+
+def closed(candidate: Candidate) -> str:
     """Why a candidate cannot run on this machine, and what to do; "" where it can."""
     if not version(candidate.distribution):
         return f"{candidate.distribution} is not installed: install it into this environment"
-    if candidate.needs_cuda and not devices:
+    if candidate.needs_cuda and not cuda_devices():
         return "it needs a CUDA device, and no CUDA driver answers here: run it on a machine with a GPU"
     return ""
 
 
 def require(candidates: tuple[Candidate, ...], device: str) -> None:
     """UsageError where a candidate that was asked for cannot run on the device that was asked for."""
-    devices = cuda_devices()
     for candidate in candidates:
-        why = closed(candidate, devices)
+        why = closed(candidate)
         if not why and candidate.needs_cuda and not device.startswith("cuda"):
             why = f"it needs a CUDA device, and --device is {device}: choose --device cuda:0"
         if why:
@@ -53,3 +73,7 @@ def require(candidates: tuple[Candidate, ...], device: str) -> None:
                 f"provider {candidate.name} cannot run: {why}.\n"
                 f"The embedded default runs anywhere: gradcheck run --provider torch"
             )
+
+
+def _counted(devices: int) -> str:
+    return f"{devices or 'no'} CUDA device{'' if devices == 1 else 's'}"

@@ -25,20 +25,17 @@ def contract(text: str) -> list[str]:
 
 def plugins_in_words() -> list[str]:
     """Every candidate, executor and reporter, built in or from a plug-in."""
-    from gradcheck_cli.reporters.formats import FORMATS  # rich is slow to import, and `list` has no use for it
+    # rich is slow to import, and `list` has no use for it.
+    from gradcheck_cli.reporters.formats import FORMATS  # noqa: PLC0415
 
-    devices = installed.cuda_devices()
     lines = ["candidates (--provider)"]
     for candidate in plugins.candidates().values():
         origin = "built in" if candidate.name in plugins.BUILT_IN else f"plug-in, entry point of {plugins.GROUP}"
-        here = (
-            installed.closed(candidate, devices)
-            or f"{candidate.distribution} {installed.version(candidate.distribution)}"
-        )
+        here = installed.closed(candidate) or f"{candidate.distribution} {installed.version(candidate.distribution)}"
         lines += [
             f"  {candidate.name}  {candidate.summary} ({origin})",
             f"    api={'|'.join(candidate.apis)}; here: {here}",
         ]
     lines += ["executors", "  local  one long-lived worker process per device (built in)"]
     lines += ["reporters (--format)", f"  {', '.join(FORMATS)} (built in); journal and observations are always written"]
-    return lines + ["matrices (--matrix)", *(f"  {name}  {about}" for name, about in matrix.available())]
+    return [*lines, "matrices (--matrix)", *(f"  {name}  {about}" for name, about in matrix.available())]

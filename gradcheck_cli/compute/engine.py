@@ -11,7 +11,7 @@ import torch
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
-from gradcheck_cli.compute.observe import Found, observe
+from gradcheck_cli.compute.observe import Found, layout, observe
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial
@@ -19,9 +19,7 @@ from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.observation import ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
-
-FILLS: tuple[Fill, ...] = ("exact", "normal")
+from gradcheck_cli.records.observation import FILLS, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
 
 
 class Engine:
@@ -75,10 +73,11 @@ class Engine:
         if not reference.inapplicable:
             with on_trial(f"build, {fill} data", self.device):
                 layer: Layer = self.builders[job.target](case, self.device)
-                layer.load(reference.inputs.weight, reference.inputs.bias)
-            effective |= layer.effective()
-            for k, phase, found in observe(case, layer, reference.inputs, fill):
-                effective |= layer.effective()
+                effective |= {**layer.effective(), **layout(layer)}
+            # Another layer than the one that was asked for may not even take these tensors.
+            as_asked = layout(layer).items() <= case.axes().items()
+            for k, phase, found in observe(case, layer, reference.inputs, fill) if as_asked else ():
+                effective |= {**layer.effective(), **layout(layer)}
                 slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
                 phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots))
         return ChannelSeen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,14 +19,15 @@ DIFFERING, ERROR, RATIO, AFTER, LAMBDA, COLUMN, EXPECTED, FOUND = range(8)
 
 def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *, bounded: bool) -> list[SlotSeen]:
     """One SlotSeen per expert; `rows[i]` is the number of rows of expert i in the flattened tensors."""
-    present = [i for i, tensor in enumerate(found.experts) if tensor is not None]
-    seen = [_bare(found, i) for i in range(len(found.experts))]
-    if not present:
+    tensors = [held.tensor for held in found.experts]
+    seen = [_unmeasured(found, i) for i in range(len(tensors))]
+    if all(tensor is None for tensor in tensors):
         return seen
     # Experts without their tensor hold zeros in the joined one; their numbers are not looked at.
-    joined = torch.cat([_or_zeros(tensor, size, found) for tensor, size in zip(found.experts, rows, strict=True)])
-    shape = next(iter(contents.right.values())).value.shape
-    joined = joined.double().reshape(-1, shape[-1])
+    width = next(iter(contents.right.values())).value.shape[-1]
+    like = next(tensor for tensor in tensors if tensor is not None)
+    parts = [like.new_zeros(size, width) if t is None else t for t, size in zip(tensors, rows, strict=True)]
+    joined = torch.cat([part.reshape(-1, width) for part in parts]).double()
     deviations = {
         name: deviation_per_expert(joined, content, rows, lambda_, bounded=bounded)
         for name, content in contents.right.items()
@@ -37,16 +39,18 @@ def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *
     delivered = delivered.reshape(joined.shape)
     counted = torch.stack([(~joined.isfinite()).double().sum(1), (delivered != 0).double().sum(1)])
     counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
-    for i in present:
-        seen[i] = _bare(
-            found,
-            i,
+    return [
+        bare
+        if tensors[i] is None
+        else msgspec.structs.replace(
+            bare,
             nonfinite=int(counts[i][0]),
             nonzero_expected=int(counts[i][1]),
             contents={name: per_expert[i] for name, per_expert in deviations.items()},
             residuals={name: per_expert[i] for name, per_expert in residuals.items()},
         )
-    return seen
+        for i, bare in enumerate(seen)
+    ]
 
 
 def deviation_per_expert(
@@ -134,21 +138,15 @@ def by_expert(table: torch.Tensor, rows: list[int]) -> list[Table]:
     return np.split(table.cpu().numpy(), np.cumsum(rows)[:-1], axis=1)
 
 
-def _or_zeros(tensor: torch.Tensor | None, rows: int, found: Found) -> torch.Tensor:
-    like = next(tensor for tensor in found.experts if tensor is not None)
-    width = like.shape[-1]
-    return like.new_zeros(rows, width) if tensor is None else tensor.reshape(rows, width)
-
-
-def _bare(found: Found, expert: int, **measured: object) -> SlotSeen:
+def _unmeasured(found: Found, expert: int) -> SlotSeen:
+    held = found.experts[expert]
     return SlotSeen(
         role=found.role,
         expert=expert,
         buffer=found.buffer,
-        present=found.experts[expert] is not None,
-        shape=found.shape,
-        dtype=found.dtype,
-        added_flag=found.added_flag,
-        replaced=found.replaced,
-        **measured,  # type: ignore[arg-type]
+        present=held.present,
+        shape=held.shape,
+        dtype=held.dtype,
+        added_flag=held.added_flag,
+        replaced=held.replaced,
     )

@@ -1,53 +1,96 @@
-"""What did the candidate leave where? Prefill, forward, backward, then read every buffer: facts only."""
+"""What did the candidate leave where? Load, prefill, forward, backward, then read every buffer: facts only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.provider import Layer
+from gradcheck_cli.compute.provider import DTYPES, Layer
 from gradcheck_cli.compute.trial import on_trial
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import Buffer, Phase, Role
 
 
 @dataclass(frozen=True)
-class Found:
-    """One role in one buffer after one phase: a tensor per expert, None where there is none.
+class Held:
+    """One expert's part of a buffer: rows (T_i, N or K) of fprop and dgrad, (N, K) of wgrad, (N,) of bgrad.
 
-    fprop and dgrad have rows (T_i, N or K) per expert, wgrad (N, K), bgrad (N,). `shape` and `dtype` are those of the
-    whole buffer as the candidate left it.
+    `tensor` is None where there is no buffer, or one that cannot be cut into the experts' parts. `shape` and `dtype`
+    are those of the whole buffer as the candidate left it.
     """
 
-    role: Role
-    buffer: Buffer
-    experts: list[torch.Tensor | None]
+    tensor: torch.Tensor | None = None
+    present: bool = False
     shape: tuple[int, ...] = ()
     dtype: str = ""
     added_flag: bool | None = None
     replaced: bool = False
 
 
+@dataclass(frozen=True)
+class Found:
+    """One role in one buffer after one phase, expert by expert."""
+
+    role: Role
+    buffer: Buffer
+    experts: list[Held]
+
+
+@dataclass(frozen=True)
+class Attached:
+    """The main_grad that a weight was given, and where its memory is: a tensor can be given other memory."""
+
+    tensor: torch.Tensor
+    at: int
+
+    def replaced_in(self, weight: torch.Tensor) -> bool:
+        """Whether the weight's main_grad is another tensor by now, or this one with other memory."""
+        found = getattr(weight, "main_grad", None)
+        return found is not self.tensor or self.tensor.data_ptr() != self.at
+
+
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: str) -> Iterator[tuple[int, Phase, list[Found]]]:
     """Run all microbatches; after each forward and backward yield (microbatch, phase, everything found).
 
-    Every weight gets a prefilled fp32 `main_grad` and `grad_added_to_main_grad = False`, fused or not, before the
-    first forward. Nothing is cleared between microbatches. Raises CandidateRaised.
+    The weights are loaded first, and every weight gets a prefilled fp32 `main_grad` and `grad_added_to_main_grad =
+    False`, fused or not. Nothing is cleared between microbatches. Ends early at an output that no gradient fits.
+    Raises CandidateRaised.
     """
     device = inputs.weight.device
+    with on_trial(f"loading of the weights, {fill} data", device):
+        layer.load(inputs.weight, inputs.bias)
     attached = attach_main_grad(layer, inputs.prefill)
     for k in range(case.microbatches):
         splits = case.splits(k)
         x = inputs.x[k].clone().requires_grad_()
         with on_trial(f"forward of microbatch {k}, {fill} data", device):
-            y = layer.forward(x, splits)
-        yield k, "forward", [_rows("fprop", "output", y.detach(), splits)]
+            y = _a_tensor(layer.forward(x, splits))
+        shape = (sum(splits), case.out_features)
+        yield k, "forward", [_rows("fprop", "output", y, splits, shape)]
+        if tuple(y.shape) != shape:
+            return
         with on_trial(f"backward of microbatch {k}, {fill} data", device):
             y.backward(grad_output(case, inputs.grad_output[k], y))
-        yield k, "backward", [_rows("dgrad", "input.grad", x.grad, splits), *_parameters(case, layer, attached)]
+        dgrad = _rows("dgrad", "input.grad", x.grad, splits, tuple(x.shape))
+        yield k, "backward", [dgrad, *_parameters(case, layer, attached)]
+
+
+def layout(layer: Layer) -> dict[str, str | int]:
+    """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
+    weights, names = list(layer.weights), {dtype: name for name, dtype in DTYPES.items()}
+    first = weights[0]
+    packed = len(weights) == 1 and first.dim() == 3
+    return {
+        "single_grouped_weight": int(packed),
+        "dtype": names.get(first.dtype, str(first.dtype)),
+        "bias": int(len(layer.biases) > 0),
+        "num_gemms": first.shape[0] if packed else len(weights),
+        "in_features": first.shape[-1],
+        "out_features": first.shape[-2],
+    }
 
 
 def grad_output(case: Case, values: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,7 +100,7 @@ def grad_output(case: Case, values: torch.Tensor, y: torch.Tensor) -> torch.Tens
     return values.clone()
 
 
-def attach_main_grad(layer: Layer, prefill: torch.Tensor) -> list[torch.Tensor]:
+def attach_main_grad(layer: Layer, prefill: torch.Tensor) -> list[Attached]:
     """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does."""
     buffer = prefill.clone()
     packed = len(layer.weights) == 1 and layer.weights[0].dim() == 3
@@ -65,61 +108,65 @@ def attach_main_grad(layer: Layer, prefill: torch.Tensor) -> list[torch.Tensor]:
     for weight, main_grad in zip(layer.weights, attached, strict=True):
         weight.main_grad = main_grad  # type: ignore[attr-defined]
         weight.grad_added_to_main_grad = False  # type: ignore[attr-defined]
-    return attached
+    return [Attached(tensor, tensor.data_ptr()) for tensor in attached]
 
 
-def _parameters(case: Case, layer: Layer, attached: list[torch.Tensor]) -> list[Found]:
-    weights = list(layer.weights)
+def _a_tensor(output: object) -> torch.Tensor:
+    if not isinstance(output, torch.Tensor):
+        raise TypeError(f"expected the output as one tensor; forward returned {type(output).__name__}")
+    return output
+
+
+def _parameters(case: Case, layer: Layer, attached: list[Attached]) -> list[Found]:
+    weights, part = list(layer.weights), (case.out_features, case.in_features)
+    grads = [_held(weight.grad) for weight in weights]
+    main_grads = [
+        _held(
+            getattr(weight, "main_grad", None),
+            added_flag=getattr(weight, "grad_added_to_main_grad", None),
+            replaced=own.replaced_in(weight),
+        )
+        for weight, own in zip(weights, attached, strict=True)
+    ]
     found = [
-        _per_expert("wgrad", "grad", [weight.grad for weight in weights], case.num_gemms),
-        _per_expert(
-            "wgrad",
-            "main_grad",
-            [getattr(weight, "main_grad", None) for weight in weights],
-            case.num_gemms,
-            flags=[getattr(weight, "grad_added_to_main_grad", None) for weight in weights],
-            replaced=any(getattr(w, "main_grad", None) is not a for w, a in zip(weights, attached, strict=True)),
-        ),
+        Found("wgrad", "grad", _per_expert(grads, case.num_gemms, part)),
+        Found("wgrad", "main_grad", _per_expert(main_grads, case.num_gemms, part)),
     ]
     if case.bias:
-        found.append(_per_expert("bgrad", "grad", [bias.grad for bias in layer.biases], case.num_gemms))
+        grads = [_held(bias.grad) for bias in layer.biases]
+        found.append(Found("bgrad", "grad", _per_expert(grads, case.num_gemms, (case.out_features,))))
     return found
 
 
-def _per_expert(
-    role: Role,
-    buffer: Buffer,
-    tensors: list[torch.Tensor | None],
-    experts: int,
-    *,
-    flags: list[bool | None] | None = None,
-    replaced: bool = False,
-) -> Found:
-    """A packed (G, ...) tensor or one tensor per expert, as one tensor per expert; snapshots, since buffers live on."""
-    present = [tensor for tensor in tensors if tensor is not None]
-    one = present[0] if present else None
-    packed = len(tensors) == 1 and (experts > 1 or (one is not None and one.dim() == (2 if role == "bgrad" else 3)))
-    copies: list[torch.Tensor | None] = [None if t is None else t.detach().clone() for t in tensors]
-    if packed:
-        whole = copies[0]
-        copies = [None] * experts if whole is None else list(whole.view(experts, -1, whole.shape[-1]))
-    return Found(
-        role=role,
-        buffer=buffer,
-        experts=copies,
-        shape=() if one is None else tuple(one.shape),
-        dtype="" if one is None else str(one.dtype).removeprefix("torch."),
-        # All must agree; where they do not, the flag is as good as unset.
-        added_flag=None if flags is None or None in flags else all(flags),
+def _held(tensor: object, *, added_flag: bool | None = None, replaced: bool = False) -> Held:
+    """A whole buffer: a snapshot, since buffers live on."""
+    if not isinstance(tensor, torch.Tensor):
+        return Held(added_flag=added_flag, replaced=replaced)
+    return Held(
+        tensor=tensor.detach().clone(),
+        present=True,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        added_flag=added_flag,
         replaced=replaced,
     )
 
 
-def _rows(role: Role, buffer: Buffer, tensor: torch.Tensor | None, splits: tuple[int, ...]) -> Found:
-    if tensor is None:
-        return Found(role, buffer, [None] * len(splits))
-    fits = tensor.dim() == 2 and tensor.shape[0] == sum(splits)
-    parts: list[torch.Tensor | None] = [None] * len(splits)
-    if fits:
-        parts = list(tensor.detach().clone().split(list(splits)))
-    return Found(role, buffer, parts, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+def _per_expert(buffers: list[Held], experts: int, part: tuple[int, ...]) -> list[Held]:
+    """One packed (G, ...) buffer, or one for each expert, as one for each expert."""
+    whole = buffers[0]
+    if len(buffers) == experts and whole.shape != (1, *part):
+        return [one if one.shape == part else replace(one, tensor=None) for one in buffers]
+    fits = whole.tensor is not None and whole.shape == (experts, *part)
+    parts = list(whole.tensor) if whole.tensor is not None and fits else [None] * experts
+    return [replace(whole, tensor=tensor) for tensor in parts]
+
+
+def _rows(
+    role: Role, buffer: Buffer, tensor: torch.Tensor | None, splits: tuple[int, ...], shape: tuple[int, ...]
+) -> Found:
+    """The rows of each expert of an output or an input's gradient of the given shape."""
+    whole = _held(tensor)
+    fits = whole.tensor is not None and whole.shape == shape
+    parts = list(whole.tensor.split(list(splits))) if whole.tensor is not None and fits else [None] * len(splits)
+    return Found(role, buffer, [replace(whole, tensor=tensor) for tensor in parts])

@@ -9,10 +9,11 @@ from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.judge.presence import Buffers, absent, protocol
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.observation import ROLES, ChannelSeen, Observation, Phase, Role
+from gradcheck_cli.records.observation import FILLS, ROLES, ChannelSeen, Observation, Phase, Role
 from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict, gravest
 
 Judged = tuple[Expected, ChannelSeen, Judgement]
+_UNSEEN = Judgement(outcome=Outcome.UNTESTED, why="expected an observation of this slot; found none")
 ENDINGS = {"crashed": Outcome.CRASHED, "timed_out": Outcome.TIMED_OUT}
 
 
@@ -64,18 +65,25 @@ def judge_slots(case: Case, observation: Observation) -> list[Judged]:
     passed = {_key(slot) for slot, _, j in judged if j.outcome is Outcome.PASSED}
     # What one channel cannot tell, another may: thin exact data can leave a small slot all zero.
     judged = [row for row in judged if row[2].outcome is not Outcome.VACUOUS or _key(row[0]) not in passed]
-    seen = {_key(slot) for slot, _, _ in judged}
-    nothing = ChannelSeen(fill="normal", inapplicable="not run")
-    why = "expected an observation in at least one channel; found none"
-    untested = Judgement(outcome=Outcome.UNTESTED, why=why)
-    return judged + [(slot, nothing, untested) for slot in wanted if _key(slot) not in seen]
+    # Where an expert without tokens was to get its zeros cannot be told: it shares the fate of the others.
+    misplaced = {slot.role for slot, _, j in judged if j.outcome is Outcome.MISPLACED}
+    judged = [row for row in judged if not (_no_zeros(row) and row[0].role in misplaced)]
+    there = {channel.fill for channel in observation.channels}
+    lacking = [fill for fill in FILLS if not run or fill not in there]
+    return judged + [(slot, ChannelSeen(fill=fill), _UNSEEN) for fill in lacking for slot in wanted]
+
+
+def _no_zeros(row: Judged) -> bool:
+    wanted, _, judgement = row
+    return wanted.empty and judgement.outcome is Outcome.MISSING
 
 
 def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen) -> list[Judgement]:
     """All that is wrong with one slot in one channel, or one PASSED."""
     seen = buffers(wanted, channel)
-    if wanted.buffer not in seen:
-        return [Judgement(outcome=Outcome.UNTESTED, why="expected an observation of this slot; found none")]
+    looked_at = ("grad", "main_grad") if wanted.role == "wgrad" else (wanted.buffer,)
+    if not all(buffer in seen for buffer in looked_at):
+        return [_UNSEEN]
     away = absent(case, wanted, seen)
     if away:
         return [away]
@@ -99,9 +107,10 @@ def group(judged: list[Judged]) -> list[Finding]:
         wanted, _, judgement = row
         if judgement.outcome is not Outcome.PASSED:
             groups.setdefault((wanted.role, judgement.outcome, judgement.diagnosis), []).append(row)
-    # A missing wgrad leaves its flag unset, also where an expert without tokens misses nothing: one fault, told once.
-    missing = {role for role, outcome, _ in groups if outcome is Outcome.MISSING}
-    told = {key: rows for key, rows in groups.items() if key[0] not in missing or key[1] is not Outcome.PROTOCOL}
+    # A wgrad that is not there leaves its flag unset, also where an expert without tokens misses nothing: one fault,
+    # told once.
+    away = {role for role, outcome, _ in groups if outcome in (Outcome.MISSING, Outcome.MISPLACED)}
+    told = {key: rows for key, rows in groups.items() if key[0] not in away or key[1] is not Outcome.PROTOCOL}
     findings = [_finding(rows) for rows in told.values()]
     return sorted(findings, key=lambda finding: -finding.outcome.gravity)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.judge.bounds import recognised
-from gradcheck_cli.records.observation import Fill, SlotSeen
+from gradcheck_cli.records.observation import INFINITE, Fill, SlotSeen
 
 NAMES = {
     "prefill": "untouched",
@@ -24,7 +24,9 @@ def diagnose(slot: SlotSeen, content: str, dtype: str, fill: Fill) -> str:
     Exact data must match it bit for bit; random data within a few output roundings.
     """
     allowed = 0.0 if fill == "exact" else recognised(dtype)
-    held = {name: distance for name, distance in slot.residuals.items() if name != content and distance <= allowed}
+    # A hypothesis no nearer than the right content explains nothing: for this slot it may say the same as the contract.
+    right = slot.residuals.get(content, INFINITE)
+    held = {name: distance for name, distance in slot.residuals.items() if distance <= allowed and distance < right}
     if slot.nonfinite or not held:
         return ""
     return NAMES.get(min(held, key=lambda name: held[name]), "")

@@ -15,7 +15,7 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
     """NOT_THE_CASE, or REFUSED for a fallback that the capability table announces; None where the request ran."""
     asked = case.axes()
     free = {"path"} if case.path == "auto" else set()
-    differs = [name for name, ran in observation.effective.items() if name not in free and asked[name] != ran]
+    differs = [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
     if not differs:
         return None
     said = "; ".join(f"{name}={asked[name]}, and {name}={observation.effective[name]} ran" for name in differs)

@@ -36,7 +36,8 @@ def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
 
 def untouched(main_grad: SlotSeen) -> bool:
     """Whether main_grad is bit-equal to its prefill."""
-    return main_grad.contents["prefill"].differing == 0
+    held = main_grad.contents.get("prefill")
+    return held is not None and held.differing == 0
 
 
 def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
@@ -45,7 +46,7 @@ def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
         return None
     other: Buffer = "grad" if wanted.buffer == "main_grad" else "main_grad"
     slot = seen.get(other)
-    if slot is None or not slot.present or not slot.nonzero_expected:
+    if slot is None or not slot.contents or not slot.nonzero_expected:
         return None
     content = "sum" if other == "grad" else "prefill+sum"
     return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else None
@@ -72,7 +73,7 @@ def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
 def _bystander(wanted: Expected, seen: Buffers) -> list[Judgement]:
     if wanted.buffer == "grad":
         main_grad = seen["main_grad"]
-        if not main_grad.present or not untouched(main_grad):
+        if main_grad.replaced or not untouched(main_grad):
             why = "expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found it written or gone"
             return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
         if main_grad.added_flag:

@@ -36,6 +36,8 @@ class Row(Record, frozen=True, kw_only=True):
     before: Version = (9999,)
     path: tuple[str, ...] = ("auto", "legacy", "native")
     single_grouped_weight: bool | None = None
+    # Compute capabilities, both included, on which the candidate gets as far as these gates.
+    architectures: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 9))
     gates: tuple[str, ...]
     says: str = ""
     falls_back_to: str = ""
@@ -53,6 +55,7 @@ class Closed(Record, frozen=True, kw_only=True):
 
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
+HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
 
 ROWS = (
     Row(
@@ -65,7 +68,7 @@ ROWS = (
     ),
     Row(
         name="module-needs-cublas", provider="te", api="module", since=(2, 17), before=(2, 18),
-        path=("native",), gates=("cublas",), says=CUBLAS,
+        path=("native",), architectures=HOPPER_TO_BLACKWELL, gates=("cublas",), says=CUBLAS,
     ),
     Row(
         name="module-falls-back", provider="te", api="module", since=(2, 18), before=(2, 19),
@@ -84,8 +87,12 @@ ROWS = (
         single_grouped_weight=True, path=("auto", "legacy"), gates=("path",), says=r"require use_grouped_tensor=True",
     ),
     Row(
-        name="op-needs-cublas", provider="te", api="op", since=(2, 16), before=(2, 19),
-        gates=("cublas",), says=CUBLAS,
+        name="op-needs-cublas", provider="te", api="op", since=(2, 16), before=(2, 17),
+        architectures=((10, 0), (99, 9)), gates=("cublas",), says=CUBLAS,
+    ),
+    Row(
+        name="op-needs-cublas", provider="te", api="op", since=(2, 17), before=(2, 19),
+        architectures=HOPPER_TO_BLACKWELL, gates=("cublas",), says=CUBLAS,
     ),
     Row(
         name="op-single-weight-needs-native", provider="te", api="op", since=(2, 19), single_grouped_weight=True,
@@ -112,11 +119,13 @@ def gates(case: Case, environment: Environment) -> list[Gate]:
 
 def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
     library = environment.version(LIBRARY.get(case.provider, ""))
+    here = environment.compute_capability or HOPPER_TO_BLACKWELL[0]
     if (row.provider, row.api) != (case.provider, case.api) or not row.since <= library < row.before:
         return []
     if asked_path(case, environment) not in row.path:
         return []
-    if row.single_grouped_weight not in (None, case.single_grouped_weight):
+    first, last = row.architectures
+    if row.single_grouped_weight not in (None, case.single_grouped_weight) or not first <= here <= last:
         return []
     shut = [gate for gate in gates(case, environment) if gate.name in row.gates]
     if not shut:
@@ -164,7 +173,7 @@ def _dtype_gate(case: Case) -> Gate | None:
 
 def _architecture_gate(environment: Environment) -> Gate | None:
     capability = environment.compute_capability
-    if capability is None or (9, 0) <= capability <= (11, 0):
+    if capability is None or HOPPER_TO_BLACKWELL[0] <= capability <= HOPPER_TO_BLACKWELL[1]:
         return None
     found = f"compute capability {capability[0]}.{capability[1]}"
     return Gate(name="architecture", found=found, unlock="a GPU of compute capability 9.0 to 11.0 (Hopper, Blackwell)")

@@ -11,6 +11,7 @@ ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad")
 Buffer = Literal["output", "input.grad", "grad", "main_grad"]
 Phase = Literal["forward", "backward", "backward_dw"]
 Fill = Literal["exact", "normal"]
+FILLS: tuple[Fill, ...] = ("exact", "normal")
 Ending = Literal["finished", "raised", "timed_out", "crashed", "lost"]
 
 # Stands for infinity in JSON: an error where the bound is zero.

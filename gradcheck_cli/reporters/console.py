@@ -36,7 +36,7 @@ def open_console() -> Console:
 class ConsoleReporter(Silent):
     """Prints a finished report."""
 
-    def __init__(self, console: Console, folder: Path) -> None:
+    def __init__(self, console: Console, folder: Path | None) -> None:
         self._console = console
         self._folder = folder
 
@@ -90,7 +90,8 @@ class ConsoleReporter(Silent):
             self._console.print(Text(f"provider chosen by itself: {report.run.chosen_because}"))
         for name, value in (report.environment.variables | report.run.options).items():
             self._console.print(Text(f"{name}={value}"), soft_wrap=True)
-        self._console.print(Text(self._files()), soft_wrap=True)
+        if self._folder is not None:
+            self._console.print(Text(_files(self._folder)), soft_wrap=True)
         self._console.print(Text(f"{exit_meaning(report.exit_code)} · {report.seconds:.1f} s", style=verdict))
 
     def _parts(self, line: str, style: str = "") -> None:
@@ -101,6 +102,7 @@ class ConsoleReporter(Silent):
             lines[max(len(lines) - 1, 0) :] = [longer] if len(longer) <= self._console.width else [*lines[-1:], part]
         self._console.print(Text("\n".join(lines), style=style))
 
-    def _files(self) -> str:
-        names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
-        return f"report in {self._folder}: {', '.join(names) or 'no files'}"
+
+def _files(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return f"report in {folder}: {', '.join(names) or 'no files'}"

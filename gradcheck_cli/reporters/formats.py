@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.report import Report
-from gradcheck_cli.reporters import csv_pandas, junit, markdown, report_json
+from gradcheck_cli.reporters import csv_pandas, junit, markdown, picture, report_json
 from gradcheck_cli.reporters.console import ConsoleReporter
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter, write_whole
@@ -25,6 +25,7 @@ _VIEWS: dict[str, tuple[str, Callable[[Report], str]]] = {
     "csv": ("report.csv", csv_pandas.text),
     "junit": ("junit.xml", junit.text),
     "markdown": ("report.md", markdown.text),
+    "svg": ("table.svg", picture.text),
 }
 _ALWAYS = ("json", "csv")
 

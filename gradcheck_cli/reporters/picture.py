@@ -1,0 +1,20 @@
+"""How does the table look where there is no terminal? As an SVG picture, for a README or an issue."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.reporters.console import ConsoleReporter
+from gradcheck_cli.reporters.summary import title
+
+_COLUMNS = 100
+
+
+def text(report: Report) -> str:
+    """The console's table, findings and summary at 100 columns; the same report always gives the same picture."""
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
+    ConsoleReporter(console, folder=None).closed(report)
+    return console.export_svg(title=title(report.run), unique_id="gradcheck")

@@ -1,0 +1,54 @@
+"""When does the stand-in take the native grouped path, and when does it refuse?"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+
+from transformer_engine import __version__
+
+VERSION = tuple(int(part) for part in __version__.split("."))
+# As cublasLtGetVersion counts: 130400 is 13.4. 0 stands for a library that fails.
+CUBLASLT = int(os.environ.get("FAKE_TE_CUBLASLT", "130500"))
+_HOPPER_NEEDS = 130400
+
+
+def single_weight(asked: bool) -> bool:  # noqa: FBT001 - an argument that is handed on
+    """The gate of the packed layout: without its variable a mere warning, and separate parameters."""
+    if not asked or VERSION < (2, 15):
+        return asked
+    if int(os.environ.get("NVTE_GROUPED_LINEAR_SINGLE_PARAM", "0")) > 0:
+        warnings.warn("GroupedLinear with single parameters is experimental.", UserWarning, stacklevel=3)
+        return True
+    warnings.warn(
+        "single_grouped_weight=True was asked for and NVTE_GROUPED_LINEAR_SINGLE_PARAM is not set: "
+        "falling back to per-expert parameters.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return False
+
+
+def module_goes_native(*, asked: bool, dtype: torch.dtype) -> bool:
+    """The module: only where it is asked to, from 2.17 on; from 2.18 on only with a cuBLAS that can."""
+    able = VERSION >= (2, 17) and dtype in (torch.bfloat16, torch.float16)
+    return asked and able and (VERSION < (2, 18) or CUBLASLT >= _HOPPER_NEEDS)
+
+
+def op_goes_native(dtype: torch.dtype) -> bool:
+    """The op: by itself, on Hopper from 2.17 on; from 2.19 on only with a cuBLAS that can."""
+    able = VERSION >= (2, 17) and dtype in (torch.bfloat16, torch.float16)
+    return able and (VERSION < (2, 19) or CUBLASLT >= _HOPPER_NEEDS)
+
+
+def check_grouped_gemm() -> None:
+    """What the C++ side checks before a native grouped GEMM."""
+    if not CUBLASLT:
+        raise RuntimeError("cuBLAS Error: the library was not initialized")
+    if CUBLASLT < _HOPPER_NEEDS:
+        raise RuntimeError(
+            f"nvte_grouped_gemm_with_discrete_inputA on Hopper (SM90) requires cuBLAS 13.4+, "
+            f"but run-time cuBLAS version is {CUBLASLT}"
+        )

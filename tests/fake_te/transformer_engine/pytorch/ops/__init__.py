@@ -1,0 +1,69 @@
+"""How does the fusible op behave, version by version? `transformer_engine.pytorch.ops.GroupedLinear`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from transformer_engine.pytorch import gates
+from transformer_engine.pytorch.gemm import Call, GroupedGemm
+from transformer_engine.pytorch.grouped_tensor import packed
+
+__all__ = ["GroupedLinear"]
+
+
+class GroupedLinear(torch.nn.Module):
+    """Chooses its path by itself; its packed weight gets its wgrad in all versions."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        num_groups: int,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype = torch.float32,
+        accumulate_into_main_grad: bool = False,
+        single_grouped_weight: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_groups = num_groups
+        self.single_grouped_weight = gates.single_weight(single_grouped_weight)
+        self._accumulate_into_main_grad = accumulate_into_main_grad
+        if self.single_grouped_weight:
+            self.register_parameter("weight", packed(num_groups, out_features, in_features, dtype, device))
+        for i in range(num_groups):
+            weight = torch.nn.Parameter(torch.zeros(out_features, in_features, dtype=dtype, device=device))
+            self.register_parameter(f"weight{i}", None if self.single_grouped_weight else weight)
+            zeros = torch.nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
+            self.register_parameter(f"bias{i}", zeros if bias else None)
+
+    def forward(self, x: torch.Tensor, split_sizes: Any) -> torch.Tensor:
+        """Splits as a tensor: extra inputs of an op go through autograd."""
+        if not isinstance(split_sizes, torch.Tensor):
+            raise TypeError(f"extra inputs are tensors, got {type(split_sizes).__name__}")
+        owners: list[Any] = [p for name, p in self.named_parameters() if name.startswith("weight")]
+        biases = [p for name, p in self.named_parameters() if name.startswith("bias")]
+        if self._accumulate_into_main_grad and not hasattr(owners[0], "main_grad"):
+            raise RuntimeError("MAIN GRAD NOT FOUND")
+        native = gates.op_goes_native(x.dtype)
+        if self.single_grouped_weight and not native and gates.VERSION >= (2, 19):
+            raise RuntimeError(
+                "Single grouped parameters require the native grouped-tensor GroupedLinear path, which is unavailable."
+            )
+        if native:
+            gates.check_grouped_gemm()
+        members = owners[0].quantized_tensors if self.single_grouped_weight else [owner.detach() for owner in owners]
+        call = Call(
+            splits=split_sizes.tolist(),
+            weights=members,
+            biases=[bias.detach() for bias in biases],
+            owners=owners,
+            fused=self._accumulate_into_main_grad,
+            notes={"basic_op_ctxs": [SimpleNamespace(use_grouped_tensor_path=native)]},
+        )
+        y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
+        return y

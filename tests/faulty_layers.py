@@ -1,0 +1,395 @@
+"""Which layers do one thing wrong each? The torch loop with a fault at one point of its way: targets of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
+from gradcheck_cli.compute.providers.torch_loop import LoopLayer
+from gradcheck_cli.records.case import Case
+
+# A fault gets the right tensor and the layer (`microbatch`, `splits`), and gives a wrong one.
+Alter = Callable[[torch.Tensor, "FaultyLayer"], torch.Tensor]
+# A weight whose `.grad` is complete, its number, this microbatch's wgrad of its shape, and the layer.
+Deliver = Callable[[torch.Tensor, int, torch.Tensor, "FaultyLayer"], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a layer goes wrong: in a result, as (rows, columns) or (G, rows, columns), or in its delivery."""
+
+    fprop: Alter | None = None
+    dgrad: Alter | None = None
+    wgrad: Alter | None = None
+    bgrad: Alter | None = None
+    deliver: Deliver | None = None
+    returns: Callable[[torch.Tensor], Any] = lambda y: y
+    claims: dict[str, str | int] | None = None
+    as_built: Callable[[Case], Case] = lambda case: case
+
+
+class Gate(torch.autograd.Function):
+    """The identity, forwards or backwards but for a fault."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, ahead: Alter | None, back: Alter | None, layer: Any) -> torch.Tensor:
+        ctx.back, ctx.layer = back, layer
+        return ahead(value.clone(), layer) if ahead else value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return ctx.back(grads[0].clone(), ctx.layer) if ctx.back else grads[0], None, None, None
+
+
+def gate(value: torch.Tensor, ahead: Alter | None, back: Alter | None, layer: FaultyLayer) -> torch.Tensor:
+    """The value, altered on its way ahead, its gradient altered on its way back."""
+    passed: torch.Tensor = Gate.apply(value, ahead, back, layer)  # type: ignore[no-untyped-call]
+    return passed
+
+
+class FaultyLayer(LoopLayer):
+    """The loop candidate with its fault; without one it is right."""
+
+    def __init__(self, case: Case, device: torch.device, fault: Fault) -> None:
+        super().__init__(fault.as_built(case), device)
+        self.fault = fault
+        self.microbatch = -1
+        # Of this microbatch, kept for faults that compute anew.
+        self.splits: list[int] = []
+        self.x = self.w = self.g = self.step = torch.empty(0)
+        if fault.deliver:
+            for i, weight in enumerate(self._weights):
+                # The candidate's own hook would deliver first.
+                weight._post_accumulate_grad_hooks = None
+                weight.register_post_accumulate_grad_hook(lambda parameter, i=i: self._deliver(parameter, i))
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        self.microbatch += 1
+        self.splits, fault = list(m_splits), self.fault
+        weight = self._weights[0] if self.packed else torch.stack(list(self._weights))
+        self.x, self.w = x.detach(), weight.detach()
+        weights = gate(weight, None, self._keep, self).unbind()
+        biases: Any = [None] * self.experts
+        if len(self._biases):
+            biases = gate(torch.stack(list(self._biases)), None, fault.bgrad, self).unbind()
+        rows = gate(x, None, fault.dgrad, self).split(list(m_splits))
+        y = [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)]
+        given: torch.Tensor = fault.returns(gate(torch.cat(y), fault.fprop, lambda g, _: self._keep_g(g), self))
+        return given
+
+    def effective(self) -> dict[str, str | int]:
+        return {**super().effective(), **self.fault.claims} if self.fault.claims else super().effective()
+
+    def pairs(self) -> zip[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """x_i, w_i and grad_output_i of each expert i in this microbatch."""
+        return zip(self.x.split(self.splits), self.w, self.g.split(self.splits), strict=True)
+
+    def _keep_g(self, g: torch.Tensor) -> torch.Tensor:
+        self.g = g
+        return g
+
+    def _keep(self, wgrad: torch.Tensor, _: object) -> torch.Tensor:
+        self.step = self.fault.wgrad(wgrad, self) if self.fault.wgrad else wgrad
+        return self.step
+
+    def _deliver(self, parameter: torch.Tensor, i: int) -> None:
+        with torch.no_grad():
+            assert self.fault.deliver
+            self.fault.deliver(parameter, i, self.step if self.packed else self.step[i], self)
+
+
+def faulty(**faults: Any) -> Callable[[Case, torch.device], FaultyLayer]:
+    """A builder of layers with these faults."""
+    return lambda case, device: FaultyLayer(case, device, Fault(**faults))
+
+
+def rightly(parameter: torch.Tensor, layer: FaultyLayer) -> None:
+    """What the candidate itself does with a complete `.grad`."""
+    if layer.fused:
+        add_to_main_grad(parameter)
+
+
+def told(parameter: torch.Tensor, layer: FaultyLayer) -> None:
+    """A delivery by hand, announced and cleared as the contract asks."""
+    if layer.fused:
+        parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+        parameter.grad = None
+
+
+def buffer(parameter: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    """Where the wgrad belongs."""
+    found: torch.Tensor | None = parameter.main_grad if layer.fused else parameter.grad  # type: ignore[attr-defined]
+    assert found is not None
+    return found
+
+
+none = faulty()
+
+
+# Delivery.
+
+
+def _drop(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.grad = None
+
+
+def _drop_one(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    _drop(parameter, i, step, layer) if i == 4 else rightly(parameter, layer)
+
+
+def _drop_but_say_so(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.grad = None
+    parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+
+
+def _the_other_buffer(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    if not layer.fused:
+        add_to_main_grad(parameter)
+
+
+def _both_buffers(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad.add_(step)  # type: ignore[attr-defined]
+
+
+def _no_flag(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    rightly(parameter, layer)
+    parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+
+
+def _no_flag_on_one(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    rightly(parameter, layer)
+    parameter.grad_added_to_main_grad = i != 3  # type: ignore[attr-defined]
+
+
+def _last_only(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    if layer.microbatch == 0:
+        parameter.prefill = parameter.main_grad.clone()  # type: ignore[attr-defined]
+    start: Any = parameter.prefill if layer.fused else 0  # type: ignore[attr-defined]
+    buffer(parameter, layer).copy_(start + step)
+    told(parameter, layer)
+
+
+def _overwrite(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    buffer(parameter, layer).copy_(step)
+    told(parameter, layer)
+
+
+def _lose_prefill(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    if layer.microbatch == 0:
+        parameter.main_grad.zero_()  # type: ignore[attr-defined]
+    add_to_main_grad(parameter)
+
+
+def _accumulate_in_bf16(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    add_to_main_grad(parameter)
+    parameter.main_grad.copy_(parameter.main_grad.bfloat16())  # type: ignore[attr-defined]
+
+
+def _replace_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad = parameter.main_grad + step  # type: ignore[attr-defined]
+    told(parameter, layer)
+
+
+def _rebind_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad.data = parameter.main_grad + step  # type: ignore[attr-defined]
+    told(parameter, layer)
+
+
+def _main_grad_of_another_dtype(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad = (parameter.main_grad + step).bfloat16()  # type: ignore[attr-defined]
+    told(parameter, layer)
+
+
+def _flat_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad = parameter.main_grad.flatten() + step.flatten()  # type: ignore[attr-defined]
+    told(parameter, layer)
+
+
+def _delete_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    if hasattr(parameter, "main_grad"):
+        del parameter.main_grad
+
+
+drop_wgrad = faulty(deliver=_drop)
+drop_wgrad_of_one = faulty(deliver=_drop_one)
+drop_wgrad_but_say_so = faulty(deliver=_drop_but_say_so)
+wgrad_in_the_other_buffer = faulty(deliver=_the_other_buffer)
+wgrad_in_both_buffers = faulty(deliver=_both_buffers)
+flag_not_set = faulty(deliver=_no_flag)
+flag_not_set_on_one = faulty(deliver=_no_flag_on_one)
+last_microbatch_only = faulty(deliver=_last_only)
+overwritten = faulty(deliver=_overwrite)
+prefill_lost = faulty(deliver=_lose_prefill)
+bf16_accumulation = faulty(deliver=_accumulate_in_bf16)
+main_grad_replaced = faulty(deliver=_replace_main_grad)
+main_grad_rebound = faulty(deliver=_rebind_main_grad)
+main_grad_in_bf16 = faulty(deliver=_main_grad_of_another_dtype)
+main_grad_flat = faulty(deliver=_flat_main_grad)
+main_grad_deleted = faulty(deliver=_delete_main_grad)
+
+
+# Values. Experts 3 and 4 of five have tokens in some microbatch, expert 2 never.
+
+
+def set_at(value: float) -> Alter:
+    def alter(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+        tensor[(4, 1, 2)[: tensor.dim()] if tensor.dim() == 3 else (-1, 2)] = value
+        return tensor
+
+    return alter
+
+
+def _scaled(factor: float) -> Alter:
+    return lambda tensor, _: tensor * factor
+
+
+def _first_only(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return tensor if layer.microbatch == 0 else torch.zeros_like(tensor)
+
+
+def _swap(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    return tensor[[4, 1, 2, 3, 0]]
+
+
+def _roll(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[4] = tensor[4].roll(1, 0)
+    return tensor
+
+
+def _one_expert_scaled(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    if tensor.dim() == 3:
+        tensor[4] *= 1.01
+        return tensor
+    tensor[tensor.shape[0] - layer.splits[4] :] *= 1.01
+    return tensor
+
+
+def _off_by_one(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[(4, 1, 2)[-tensor.dim() :] if tensor.dim() == 3 else (-1, 2)] += 1
+    return tensor
+
+
+def _garbage(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[2] = 1e-6
+    return tensor
+
+
+def _last_token_dropped(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[-1] = 0
+    return tensor
+
+
+def _rows_reversed(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    return tensor.flip(0)
+
+
+def _transposed_block(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[4, :16, :16] = tensor[4, :16, :16].T.clone()
+    return tensor
+
+
+zero_wgrad = faulty(wgrad=_scaled(0))
+doubled_wgrad = faulty(wgrad=_scaled(2))
+negated_wgrad = faulty(wgrad=_scaled(-1))
+first_microbatch_only = faulty(wgrad=_first_only)
+swapped_experts = faulty(wgrad=_swap)
+rolled_rows = faulty(wgrad=_roll)
+transposed_block = faulty(wgrad=_transposed_block)
+one_expert_scaled = faulty(wgrad=_one_expert_scaled)
+one_wgrad_off_by_one = faulty(wgrad=_off_by_one)
+nan_wgrad = faulty(wgrad=set_at(float("nan")))
+inf_wgrad = faulty(wgrad=set_at(float("inf")))
+garbage_in_an_empty_expert = faulty(wgrad=_garbage)
+
+zero_bgrad = faulty(bgrad=_scaled(0))
+doubled_bgrad = faulty(bgrad=_scaled(2))
+garbage_in_an_empty_bgrad = faulty(bgrad=_garbage)
+swapped_bgrad = faulty(bgrad=_swap)
+
+zero_dgrad = faulty(dgrad=_scaled(0))
+dgrad_scaled = faulty(dgrad=_one_expert_scaled)
+dgrad_token_dropped = faulty(dgrad=_last_token_dropped)
+dgrad_rows_reversed = faulty(dgrad=_rows_reversed)
+nan_dgrad = faulty(dgrad=set_at(float("nan")))
+one_dgrad_off_by_one = faulty(dgrad=_off_by_one)
+
+fprop_token_dropped = faulty(fprop=_last_token_dropped)
+fprop_scaled = faulty(fprop=_one_expert_scaled)
+one_fprop_off_by_one = faulty(fprop=_off_by_one)
+inf_fprop = faulty(fprop=set_at(float("inf")))
+output_in_another_dtype = faulty(fprop=lambda y, layer: y.double())
+output_with_a_row_too_many = faulty(fprop=lambda y, layer: torch.cat([y, y[:1]]))
+output_with_a_column_too_many = faulty(fprop=lambda y, layer: torch.cat([y, y[:, :1]], 1))
+
+
+# Values computed anew, from less or from others.
+
+
+def _without_bias(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    rows = layer.x.split(layer.splits)
+    return torch.cat([x_i @ w_i.T for x_i, w_i in zip(rows, layer.w, strict=True)])
+
+
+def _without_the_last_feature(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    rows = layer.x[:, -1:].split(layer.splits)
+    return y - torch.cat([x_i @ w_i[:, -1:].T for x_i, w_i in zip(rows, layer.w, strict=True)])
+
+
+def _dgrad_without_the_last_feature(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return torch.cat([g_i[:, :-1] @ w_i[:-1] for _, w_i, g_i in layer.pairs()])
+
+
+def _wgrad_without_the_last_token(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return torch.stack([g_i[:-1].T @ x_i[:-1] for x_i, _, g_i in layer.pairs()])
+
+
+def _dgrad_of_the_next_expert(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return torch.cat([g_i @ w_i for (_, _, g_i), w_i in zip(layer.pairs(), layer.w.roll(-1, 0), strict=True)])
+
+
+def _bgrad_without_the_last_token(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return torch.stack([g_i[:-1].sum(0) for _, _, g_i in layer.pairs()])
+
+
+bias_left_out = faulty(fprop=_without_bias)
+fprop_tail_missing = faulty(fprop=_without_the_last_feature)
+dgrad_tail_missing = faulty(dgrad=_dgrad_without_the_last_feature)
+dgrad_of_the_next_expert = faulty(dgrad=_dgrad_of_the_next_expert)
+wgrad_token_dropped = faulty(wgrad=_wgrad_without_the_last_token)
+bgrad_token_dropped = faulty(bgrad=_bgrad_without_the_last_token)
+
+
+# Another layer than the one that was asked for, or none.
+
+
+def _with(**axes: Any) -> Callable[[Case], Case]:
+    return lambda case: msgspec.structs.replace(case, **axes)
+
+
+def _raise(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    if layer.microbatch == 0:
+        return tensor
+    raise RuntimeError("the second microbatch is too much\nfor this layer")
+
+
+def raising_in_build(case: Case, device: torch.device) -> FaultyLayer:
+    raise ValueError(f"no layer with {case.num_gemms} experts")
+
+
+discrete_after_all = faulty(as_built=_with(single_grouped_weight=False))
+claims_to_be_packed = faulty(as_built=_with(single_grouped_weight=False), claims={"single_grouped_weight": 1})
+one_expert_too_few = faulty(as_built=_with(num_gemms=4, m_splits="balanced"), claims={"num_gemms": 5})
+fp32_after_all = faulty(as_built=_with(dtype="fp32"))
+no_bias_after_all = faulty(as_built=_with(bias=False))
+unfused_after_all = faulty(as_built=_with(fuse_wgrad_accumulation=False))
+claims_an_axis_that_is_none = faulty(claims={"color": "red"})
+raising_in_forward = faulty(fprop=_raise)
+raising_in_backward = faulty(wgrad=_raise)
+returning_a_tuple = faulty(returns=lambda y: (y, None))
+returning_nothing = faulty(returns=lambda _: None)
+returning_no_graph = faulty(returns=lambda y: y.detach())

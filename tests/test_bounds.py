@@ -1,0 +1,58 @@
+"""Are the coefficients of a bound those of the layer on trial?"""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcheck_cli import plugins
+from gradcheck_cli.judge.bounds import LAMBDA, rounding
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.rounding import Rounding
+
+U = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24}
+UNFUSED, FUSED = "", ":fuse_wgrad_accumulation=1"
+TE, TORCH = "te:api=op", "torch:api=loop"
+# Who builds it, fused or not -> whether each wgrad is rounded before it is added, and what its buffer rounds to.
+ADDED = {
+    "te adds in its GEMM": (TE + FUSED, False, U["fp32"]),
+    "te unfused adds in autograd": (TE + UNFUSED, True, U["bf16"]),
+    "torch adds in a hook": (TORCH + FUSED, True, U["fp32"]),
+    "torch unfused adds in autograd": (TORCH + UNFUSED, True, U["bf16"]),
+}
+
+
+def of(case: str, role: Role = "wgrad") -> Rounding:
+    parsed = Case.parse(case)
+    return rounding(parsed, plugins.candidate(parsed.provider))[role]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("dtype", U)
+def test_results_are_stored_in_the_dtype_and_accumulated_in_fp32(dtype: str, role: Role) -> None:
+    found = of(f"{TORCH}:dtype={dtype}", role)
+    assert (found.store, found.accumulate, found.lambda_) == (U[dtype], U["fp32"], LAMBDA)
+
+
+@pytest.mark.parametrize(("case", "first", "buffer"), tuple(ADDED.values()), ids=ADDED)
+def test_a_wgrad_is_added_as_its_candidate_adds_it(case: str, first: bool, buffer: float) -> None:  # noqa: FBT001
+    assert (of(case).rounds_before_adding, of(case).buffer) == (first, buffer)
+
+
+def test_a_bgrad_never_goes_through_a_main_grad() -> None:
+    assert of(TE + FUSED, "bgrad").buffer == U["bf16"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_products_of_fp32_operands_are_granted_tf32(role: Role) -> None:
+    granted = [bool(of(case, role).operands) for case in (f"{TE}:dtype=fp32", TE, f"{TORCH}:dtype=fp32")]
+    assert granted == [role != "bgrad", False, False]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_errors_have_a_mean_of_zero_unless_grad_output_is_uniform(role: Role) -> None:
+    assert [of(f"{TORCH}{tail}", role).linear for tail in ("", ":grad_output=expanded")] == [False, role != "fprop"]
+
+
+def test_lambda_leaves_the_theorem_a_failure_in_a_thousand() -> None:
+    assert 2 * 2.718281828 ** (-(LAMBDA**2) / 2) < 1e-3

@@ -1,0 +1,216 @@
+"""Is a candidate let off exactly where it must refuse, and told what opens it?"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from gradcheck_cli.judge.effective import not_the_case, raised
+from gradcheck_cli.records.capability import Closed, closed
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment, Version, version
+from gradcheck_cli.records.observation import Observation, Raised
+from gradcheck_cli.records.verdict import Outcome
+
+TE = ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
+CUBLAS = ("13.1.0", "13.3.0", "13.5.0")
+CAPABILITIES = ((8, 0), (9, 0), (10, 0), (11, 0), (12, 0))
+MODULE = [f"te:api=module{path}" for path in (":path=legacy", ":path=native", "")]
+ASKED = [
+    f"{api}{single}{dtype}"
+    for api in (*MODULE, "te:api=op")
+    for single in ("", ":single_grouped_weight=1")
+    for dtype in ("", ":dtype=fp16", ":dtype=fp32")
+]
+
+# Messages as Transformer Engine words them.
+ON_HOPPER = (
+    "nvte_grouped_gemm_with_discrete_inputA on Hopper (SM90) requires cuBLAS 13.4+, but run-time cuBLAS is 130100"
+)
+ON_BLACKWELL = "nvte_grouped_gemm requires cuBLAS 13.3+, but run-time cuBLAS version is 130100"
+NEEDS_ARGUMENT = "single_grouped_weight=True require use_grouped_tensor=True"
+NEEDS_NATIVE = "Single grouped parameters require the native grouped-tensor path"
+OP_NEEDS_NATIVE = "Single grouped parameters require the native grouped-tensor GroupedLinear path"
+RUNS, LEGACY = "runs", "legacy"
+
+WHERE = {
+    "op in bf16 on Hopper before cuBLAS 13.4": ("2.17.1", (9, 0), "13.1.0", "te:api=op", ON_HOPPER),
+    "op in bf16 on Hopper with cuBLAS 13.3": ("2.17.1", (9, 0), "13.3.0", "te:api=op", ON_HOPPER),
+    "op in bf16 on Hopper with cuBLAS 13.5": ("2.17.1", (9, 0), "13.5.0", "te:api=op", RUNS),
+    "op in fp32 takes the legacy path": ("2.17.1", (9, 0), "13.1.0", "te:api=op:dtype=fp32", RUNS),
+    "op of 2.16 on Hopper takes the legacy path": ("2.16.1", (9, 0), "13.1.0", "te:api=op", RUNS),
+    "op of 2.16 on Blackwell": ("2.16.1", (10, 0), "13.1.0", "te:api=op", ON_BLACKWELL),
+    "op on Ampere takes the legacy path": ("2.18.0", (8, 0), "13.1.0", "te:api=op", RUNS),
+    "op on consumer Blackwell takes the legacy path": ("2.18.0", (12, 0), "13.1.0", "te:api=op", RUNS),
+    "single weight of the op in fp32": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        "te:api=op:single_grouped_weight=1:dtype=fp32",
+        OP_NEEDS_NATIVE,
+    ),
+    "single weight of the module before the fix is no refusal": (
+        "2.17.1",
+        (9, 0),
+        "13.1.0",
+        "te:api=module:path=legacy:single_grouped_weight=1",
+        RUNS,
+    ),
+    "single weight of the module on the legacy path": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        "te:api=module:path=legacy:single_grouped_weight=1",
+        NEEDS_ARGUMENT,
+    ),
+    "single weight of the module in fp32": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        "te:api=module:path=native:single_grouped_weight=1:dtype=fp32",
+        NEEDS_NATIVE,
+    ),
+    "native module of 2.16": ("2.16.1", (9, 0), "13.5.0", "te:api=module:path=native", LEGACY),
+    "native module of 2.17 does not ask cuBLAS first": (
+        "2.17.1",
+        (9, 0),
+        "13.1.0",
+        "te:api=module:path=native",
+        ON_HOPPER,
+    ),
+    "native module of 2.18 asks cuBLAS first": ("2.18.0", (9, 0), "13.1.0", "te:api=module:path=native", LEGACY),
+}
+
+# Not the words of the row, though the row is due.
+OTHER_WORDS = {
+    "an internal error": "CUDA error: an illegal memory access was encountered",
+    "out of memory": "CUDA out of memory",
+    "another cuBLAS": "FP8 tensor scaling grouped GEMM on Hopper (SM90) requires cuBLAS 13.5+",
+    "nothing": "",
+}
+
+
+def where(te: str, capability: Version, cublas: str, **variables: str) -> Environment:
+    versions = {"transformer_engine": te, "cublaslt": cublas, "torch": "2.13.0+cu130"}
+    return Environment(versions=versions, compute_capability=(capability[0], capability[1]), variables=variables)
+
+
+def answer(te: Version, here: Version, cublas: Version, case: Case) -> str:
+    """What Transformer Engine does, as its sources say: runs what was asked, takes the legacy path, or these words."""
+    half, single = case.dtype != "fp32", case.single_grouped_weight
+    grouped = (9, 0) <= here <= (11, 0)
+    lacks = ON_HOPPER if here < (10, 0) and cublas < (13, 4) else ON_BLACKWELL if cublas < (13, 3) else ""
+    if case.api == "op":
+        if te >= (2, 19):
+            return OP_NEEDS_NATIVE if single and (not half or not grouped or lacks) else RUNS
+        chosen = half and (grouped if te >= (2, 17) else here >= (10, 0) and te >= (2, 16))
+        return lacks if chosen and lacks else RUNS
+    if case.path != "native":
+        return NEEDS_ARGUMENT if single and te >= (2, 19) else RUNS
+    if te < (2, 17) or ((not half or not grouped or (lacks and te >= (2, 18))) and te < (2, 19)):
+        return LEGACY
+    if te >= (2, 19) and (not half or not grouped or lacks):
+        return NEEDS_NATIVE if single else LEGACY
+    return lacks or RUNS
+
+
+def given(rows: list[Closed]) -> list[str]:
+    """The answers that some rows let a candidate off with."""
+    words = (ON_HOPPER, ON_BLACKWELL, NEEDS_ARGUMENT, NEEDS_NATIVE, OP_NEEDS_NATIVE)
+    return [row.falls_back_to or "|".join(said for said in words if re.search(row.says, said)) for row in rows]
+
+
+def judged(case: Case, here: Environment, message: str) -> Outcome:
+    return raised(case, Raised(type="RuntimeError", message=message, during="forward", traceback=""), here).outcome
+
+
+@pytest.mark.parametrize(("te", "capability", "cublas", "asked", "said"), tuple(WHERE.values()), ids=WHERE)
+def test_the_table_says_what_happens(te: str, capability: Version, cublas: str, asked: str, said: str) -> None:
+    found = given(closed(Case.parse(asked), where(te, capability, cublas)))
+    assert [said in one for one in found] == ([] if said == RUNS else [True])
+
+
+@pytest.mark.parametrize("te", TE)
+def test_the_table_agrees_with_the_sources_on_every_machine(te: str) -> None:
+    disagreements = {}
+    for capability, cublas, asked in itertools.product(CAPABILITIES, CUBLAS, ASKED):
+        case = Case.parse(asked)
+        said = answer(version(te), capability, version(cublas), case)
+        found = given(closed(case, where(te, capability, cublas)))
+        if [said in one for one in found] != ([] if said == RUNS else [True]):
+            disagreements[capability, cublas, asked] = (said, found)
+    assert disagreements == {}
+
+
+@pytest.mark.parametrize("te", TE)
+def test_a_refusal_names_what_is_there_and_what_opens_it(te: str) -> None:
+    for capability, cublas, asked in itertools.product(CAPABILITIES, CUBLAS, ASKED):
+        for row in closed(Case.parse(asked), where(te, capability, cublas)):
+            assert row.because, row
+            assert row.unlock, row
+            assert bool(row.says) != bool(row.falls_back_to), row
+
+
+def test_what_is_said_to_open_a_refusal_opens_it() -> None:
+    case = Case.parse("te:api=op")
+    (row,) = closed(case, where("2.18.0", (9, 0), "13.1.0"))
+    assert (row.because, row.unlock) == ("cuBLASLt 13.1.0", "cuBLASLt 13.4 or newer at run time")
+    assert closed(case, where("2.18.0", (9, 0), "13.4.0")) == []
+
+
+@pytest.mark.parametrize(("te", "capability", "cublas", "asked", "said"), tuple(WHERE.values()), ids=WHERE)
+def test_only_an_exception_that_is_due_is_a_refusal(
+    te: str, capability: Version, cublas: str, asked: str, said: str
+) -> None:
+    due = said not in (RUNS, LEGACY)
+    outcome = judged(Case.parse(asked), where(te, capability, cublas), said if due else ON_HOPPER)
+    assert outcome is (Outcome.REFUSED if due else Outcome.RAISED)
+
+
+@pytest.mark.parametrize("message", tuple(OTHER_WORDS.values()), ids=OTHER_WORDS)
+def test_other_words_than_those_due_stay_raised_even_where_the_table_says_closed(message: str) -> None:
+    assert judged(Case.parse("te:api=op"), where("2.17.1", (9, 0), "13.1.0"), message) is Outcome.RAISED
+
+
+def test_the_right_words_where_the_table_says_open_stay_raised() -> None:
+    assert judged(Case.parse("te:api=op"), where("2.17.1", (9, 0), "13.5.0"), ON_HOPPER) is Outcome.RAISED
+
+
+def test_a_refusal_quotes_the_candidate() -> None:
+    seen = Raised(type="RuntimeError", message=ON_HOPPER, during="forward of microbatch 0", traceback="")
+    finding = raised(Case.parse("te:api=op"), seen, where("2.17.1", (9, 0), "13.1.0"))
+    assert finding.why == f"closed by cuBLASLt 13.1.0: RuntimeError in forward of microbatch 0: {ON_HOPPER}"
+
+
+def test_the_users_own_switch_makes_the_native_path_the_one_asked_for() -> None:
+    on = where("2.17.1", (9, 0), "13.1.0", NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM="1")
+    off = where("2.17.1", (9, 0), "13.1.0", NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM="0")
+    assert [judged(Case.parse("te:api=module"), here, ON_HOPPER) for here in (on, off)] == [
+        Outcome.REFUSED,
+        Outcome.RAISED,
+    ]
+
+
+@pytest.mark.parametrize("ran", ("legacy", "native"))
+def test_a_fallback_is_refused_only_where_it_is_announced(ran: str) -> None:
+    case = Case.parse("te:api=module:path=native")
+    seen = Observation(case=str(case), ending="finished", effective={"path": ran})
+    found = not_the_case(case, seen, where("2.18.0", (9, 0), "13.1.0"))
+    assert (found and found.outcome) is (Outcome.REFUSED if ran == "legacy" else None)
+
+
+@pytest.mark.parametrize(("torch", "due"), (("2.9.1", True), ("2.10.0", False), ("2.13.0a0+8145d630e8", False)))
+def test_grouped_mm_is_refused_only_where_torch_has_none(torch: str, due: bool) -> None:  # noqa: FBT001
+    here = Environment(versions={"torch": torch})
+    said = f"torch.nn.functional.grouped_mm is not in torch {torch}"
+    assert (judged(Case.parse("torch:api=grouped_mm"), here, said) is Outcome.REFUSED) is due
+
+
+def test_the_loop_is_never_refused() -> None:
+    assert closed(Case.parse("torch:api=loop"), Environment(versions={"torch": "2.6.0"})) == []
+
+
+def test_nothing_is_closed_in_an_environment_that_says_nothing() -> None:
+    assert [asked for asked in ASKED if closed(Case.parse(asked), Environment())] == []

@@ -1,0 +1,114 @@
+"""Is the data of a case such that a wrong gradient shows?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradcheck_cli.compute.inputs import LARGEST, Inputs, densities, draw, prefill
+from gradcheck_cli.compute.reference import prepare
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import FILLS, Fill
+
+CPU = torch.device("cpu")
+SMALL = "torch:api=loop:m_splits=5,0,9:in_features=8:out_features=12:bias=1"
+SAME_DATA = {
+    "another api": "torch:api=grouped_mm:m_splits=5,0,9:in_features=8:out_features=12:bias=1",
+    "another provider and path": "te:api=module:path=native:m_splits=5,0,9:in_features=8:out_features=12:bias=1",
+    "a packed weight": f"{SMALL}:single_grouped_weight=1",
+    "fusion": f"{SMALL}:fuse_wgrad_accumulation=1",
+}
+OTHER_DATA = {"another seed": f"{SMALL}:seed=1", "other splits": SMALL.replace("5,0,9", "9,0,5")}
+
+shapes = st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
+
+
+def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
+    found = {"weight": inputs.weight, "x": torch.cat(inputs.x), "grad_output": torch.cat(inputs.grad_output)}
+    return found if inputs.bias is None else found | {"bias": inputs.bias}
+
+
+def of(case: str, fill: Fill = "exact") -> Inputs:
+    return draw(Case.parse(case), fill, CPU)
+
+
+@pytest.mark.parametrize("other", tuple(SAME_DATA.values()), ids=SAME_DATA)
+def test_cases_that_differ_only_in_who_computes_share_their_data(other: str) -> None:
+    assert prepare(Case.parse(SMALL), "exact", CPU) is prepare(Case.parse(other), "exact", CPU)
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("other", tuple(OTHER_DATA.values()), ids=OTHER_DATA)
+def test_other_cases_get_other_data(other: str, fill: Fill) -> None:
+    assert not torch.equal(of(SMALL, fill).weight, of(other, fill).weight)
+
+
+def test_the_same_case_gets_the_same_data_again() -> None:
+    first, second = tensors(of(SMALL, "normal")), tensors(of(SMALL, "normal"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_two_fills_are_drawn_independently() -> None:
+    assert not torch.equal(of(SMALL, "exact").weight.sign(), of(SMALL, "normal").weight.sign())
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+def test_exact_data_is_integers_no_larger_than_stated(dtype: str) -> None:
+    for name, tensor in tensors(of(f"{SMALL}:dtype={dtype}")).items():
+        assert torch.equal(tensor, tensor.round()), name
+        assert 0 < tensor.abs().max() <= LARGEST[dtype], name
+
+
+def test_microbatches_have_the_rows_of_their_splits() -> None:
+    inputs = of(f"{SMALL}:microbatches=3")
+    assert [(len(x), len(g)) for x, g in zip(inputs.x, inputs.grad_output, strict=True)] == [(14, 14), (11, 11), (9, 9)]
+
+
+def test_no_two_microbatches_get_the_same_rows() -> None:
+    first, second = of(SMALL, "normal").x
+    assert not torch.equal(first[: len(second)], second)
+
+
+def test_an_expanded_grad_output_is_all_ones() -> None:
+    assert torch.cat(of(f"{SMALL}:grad_output=expanded", "normal").grad_output).unique().tolist() == [1.0]
+
+
+def test_a_random_grad_output_has_no_two_equal_rows() -> None:
+    rows = torch.cat(of(SMALL, "normal").grad_output)
+    assert len(rows.unique(dim=0)) == len(rows)
+
+
+@given(shapes)
+def test_the_exact_prefill_is_nowhere_zero_and_of_small_integers(shape: tuple[int, ...]) -> None:
+    assert set(prefill(shape).abs().unique().tolist()) <= set(range(1, 8))
+
+
+@pytest.mark.parametrize("dim", (0, 1, 2), ids=["experts", "rows", "columns"])
+@given(shapes)
+def test_the_exact_prefill_differs_between_neighbours(dim: int, shape: tuple[int, ...]) -> None:
+    assert (prefill(shape).diff(dim=dim) != 0).all()
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_prefill_keeps_away_from_zero(fill: Fill) -> None:
+    assert of(SMALL, fill).prefill.abs().min() >= 0.5
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_the_prefill_is_fp32_whatever_the_dtype(fill: Fill) -> None:
+    assert of(SMALL, fill).prefill.dtype is torch.float32
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(list(LARGEST)), st.integers(0, 5))
+def test_longer_sums_and_more_thinning_never_make_the_data_denser(k: int, n: int, dtype: str, thinning: int) -> None:
+    case = Case(provider="torch", api="loop", dtype=dtype, in_features=k, out_features=n)  # type: ignore[arg-type]
+    first, second = densities(case, thinning), densities(case, thinning + 1)
+    assert all(0 < second[name] <= first[name] <= 1 for name in first)
+
+
+def test_a_grad_output_of_ones_is_not_thinned() -> None:
+    case = Case.parse("torch:api=loop:m_splits=4000,4000:bias=1:grad_output=expanded")
+    assert densities(case, 0)["grad_output"] == 1.0

@@ -1,0 +1,355 @@
+"""Is a pass earned? Observations written by hand, judged without a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hand_written import SlotAlter, altered, channel, deviation, observation
+
+from gradcheck_cli.judge.conclude import conclude, excluded, untested
+from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.observation import FILLS, Fill, Observation, Raised, Role, SlotSeen
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict, gravest
+
+UNFUSED = Case.parse("torch:api=loop:bias=1:m_splits=5,0,0,9,7")
+FUSED = Case.parse("torch:api=loop:bias=1:m_splits=5,0,0,9,7:fuse_wgrad_accumulation=1")
+NATIVE = Case.parse("te:api=module:path=native")
+NOWHERE = Environment()
+OLD_TE = Environment(versions={"transformer_engine": "2.16.1", "cublaslt": "13.5.0"}, compute_capability=(9, 0))
+
+# Mildest first. NOT_THE_CASE is judged first and alone.
+GRAVITY = [
+    "PASSED",
+    "EXCLUDED",
+    "REFUSED",
+    "VACUOUS",
+    "UNTESTED",
+    "NONDETERMINISTIC",
+    "PROTOCOL",
+    "INACCURATE",
+    "INEXACT",
+    "UNEXPECTED",
+    "NONFINITE",
+    "MISPLACED",
+    "MISSING",
+    "RAISED",
+    "TIMED_OUT",
+    "CRASHED",
+    "NOT_THE_CASE",
+]
+FIGURES: dict[str, tuple[Fill, dict[str, Any], Outcome]] = {
+    "one element differs on exact data": ("exact", {"differing": 1}, Outcome.INEXACT),
+    "a ratio just past its bound": ("normal", {"ratio": 1.0000001}, Outcome.INACCURATE),
+    "a ratio that is NaN": ("normal", {"ratio": float("nan")}, Outcome.INACCURATE),
+    "no ratio": ("normal", {"ratio": None}, Outcome.INACCURATE),
+    "nothing compared": ("normal", {"compared": 0}, Outcome.UNTESTED),
+    "nothing compared on exact data": ("exact", {"compared": 0}, Outcome.UNTESTED),
+}
+ENDINGS = {
+    "crashed": Outcome.CRASHED,
+    "timed_out": Outcome.TIMED_OUT,
+    "lost": Outcome.CRASHED,
+    "an ending that nobody knows": Outcome.CRASHED,
+    # Without a word of what.
+    "raised": Outcome.CRASHED,
+}
+
+
+def verdict(case: Case, seen: Observation, where: Environment = NOWHERE) -> Verdict:
+    return conclude(case, seen, where)
+
+
+def only_where(role: Role, expert: int, buffer: str, change: dict[str, Any] | None) -> SlotAlter:
+    """Change one slot, or leave it out."""
+
+    def alter(slot: SlotSeen) -> SlotSeen | None:
+        if (slot.role, slot.expert, slot.buffer) != (role, expert, buffer):
+            return slot
+        return altered(slot, **change) if change is not None else None
+
+    return alter
+
+
+def with_figures(fill: Fill, figures: dict[str, Any]) -> Observation:
+    """dgrad[3] has these figures in one channel; the other channel is right."""
+    wrong = only_where("dgrad", 3, "input.grad", {"contents": {"value": deviation(fill, **figures)}})
+    channels = [channel(UNFUSED, one, wrong if one == fill else lambda slot: slot) for one in FILLS]
+    return Observation(case=str(UNFUSED), ending="finished", channels=channels)
+
+
+@pytest.mark.parametrize("case", (UNFUSED, FUSED), ids=["unfused", "fused"])
+def test_an_observation_that_says_what_the_contract_says_passes(case: Case) -> None:
+    found = verdict(case, observation(case))
+    assert (found.outcome, found.findings, set(found.roles)) == (
+        Outcome.PASSED,
+        [],
+        {"fprop", "dgrad", "wgrad", "bgrad"},
+    )
+
+
+def test_an_empty_observation_passes_nothing() -> None:
+    found = verdict(UNFUSED, Observation(case=str(UNFUSED), ending="finished"))
+    assert set(found.roles.values()) | {found.outcome} == {Outcome.UNTESTED}
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_channel_that_is_not_there_leaves_every_role_untested(fill: Fill) -> None:
+    found = verdict(UNFUSED, observation(UNFUSED, fills=(fill,)))
+    assert set(found.roles.values()) | {found.outcome} == {Outcome.UNTESTED}
+
+
+def test_two_channels_of_the_same_fill_are_one() -> None:
+    assert verdict(UNFUSED, observation(UNFUSED, fills=("exact", "exact"))).outcome is Outcome.UNTESTED
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_channel_without_its_phases_passes_nothing(fill: Fill) -> None:
+    nothing: dict[str, Any] = {"phases": []}
+    channels = [channel(UNFUSED, one, **(nothing if one == fill else {})) for one in FILLS]
+    assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.UNTESTED
+
+
+def test_a_channel_that_cannot_be_run_leaves_the_judgement_to_the_other() -> None:
+    channels = [channel(UNFUSED, "exact", phases=[], inapplicable="too long a sum"), channel(UNFUSED, "normal")]
+    found = verdict(UNFUSED, Observation(case="", ending="finished", channels=channels))
+    assert (found.outcome, found.channels) == (Outcome.PASSED, {"exact": "too long a sum", "normal": "judged"})
+
+
+def test_where_no_channel_can_be_run_nothing_is_tested() -> None:
+    channels = [channel(UNFUSED, fill, inapplicable="too long a sum") for fill in FILLS]
+    assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.UNTESTED
+
+
+@pytest.mark.parametrize("case", (UNFUSED, FUSED), ids=["unfused", "fused"])
+@pytest.mark.parametrize("buffer", ("output", "input.grad", "grad", "main_grad"))
+def test_a_slot_that_nobody_looked_at_is_untested(case: Case, buffer: str) -> None:
+    role: Role = {"output": "fprop", "input.grad": "dgrad"}.get(buffer, "wgrad")  # type: ignore[assignment]
+    found = verdict(case, observation(case, only_where(role, 4, buffer, None)))
+    assert (found.outcome, found.findings[0].experts) == (Outcome.UNTESTED, [4])
+
+
+@pytest.mark.parametrize("slot", expected(UNFUSED), ids=lambda slot: f"{slot.slot}-{slot.microbatch}")
+def test_no_slot_of_the_contract_can_be_left_out(slot: Any) -> None:
+    def without(channel: Any) -> Any:
+        kept = [
+            msgspec.structs.replace(
+                phase,
+                slots=[
+                    one
+                    for one in phase.slots
+                    if (one.slot, one.buffer, phase.microbatch) != (slot.slot, slot.buffer, slot.microbatch)
+                ],
+            )
+            for phase in channel.phases
+        ]
+        return msgspec.structs.replace(channel, phases=kept)
+
+    seen = observation(UNFUSED)
+    seen = msgspec.structs.replace(seen, channels=[without(one) for one in seen.channels])
+    assert verdict(UNFUSED, seen).outcome is Outcome.UNTESTED
+
+
+@pytest.mark.parametrize(("fill", "figures", "outcome"), tuple(FIGURES.values()), ids=FIGURES)
+def test_one_wrong_figure_in_one_channel_fails_its_role_alone(
+    fill: Fill, figures: dict[str, Any], outcome: Outcome
+) -> None:
+    found = verdict(UNFUSED, with_figures(fill, figures))
+    assert found.roles == {"fprop": Outcome.PASSED, "dgrad": outcome, "wgrad": Outcome.PASSED, "bgrad": Outcome.PASSED}
+
+
+def test_a_ratio_of_exactly_its_bound_passes() -> None:
+    assert verdict(UNFUSED, with_figures("normal", {"ratio": 1.0})).outcome is Outcome.PASSED
+
+
+def test_the_comparison_that_counts_is_with_the_content_that_is_due() -> None:
+    moved = only_where("dgrad", 3, "input.grad", {"contents": {"another": deviation("exact")}})
+    assert verdict(UNFUSED, observation(UNFUSED, moved)).roles["dgrad"] is Outcome.UNTESTED
+
+
+def test_nothing_but_zeros_expected_in_both_channels_is_vacuous() -> None:
+    zeros = only_where("dgrad", 3, "input.grad", {"nonzero_expected": 0})
+    assert verdict(UNFUSED, observation(UNFUSED, zeros)).outcome is Outcome.VACUOUS
+
+
+def test_nothing_but_zeros_expected_in_one_channel_is_made_good_by_the_other() -> None:
+    zeros = only_where("dgrad", 3, "input.grad", {"nonzero_expected": 0})
+    channels = [channel(UNFUSED, "exact", zeros), channel(UNFUSED, "normal")]
+    assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.PASSED
+
+
+def test_a_vacuous_comparison_does_not_hide_a_wrong_one() -> None:
+    wrong = {"nonzero_expected": 0, "contents": {"value": deviation("exact", differing=1)}}
+    channels = [channel(UNFUSED, "exact", only_where("dgrad", 3, "input.grad", wrong)), channel(UNFUSED, "normal")]
+    assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.INEXACT
+
+
+def test_an_expert_without_tokens_may_be_zero_without_being_vacuous() -> None:
+    assert {slot.empty for slot in expected(UNFUSED)} == {True, False}
+    assert verdict(UNFUSED, observation(UNFUSED)).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("expert", (2, 3), ids=["without tokens", "with tokens"])
+@pytest.mark.parametrize("role_and_buffer", (("fprop", "output"), ("dgrad", "input.grad"), ("bgrad", "grad")), ids=str)
+def test_what_is_not_there_is_missing(role_and_buffer: tuple[Role, str], expert: int) -> None:
+    role, buffer = role_and_buffer
+    gone = only_where(role, expert, buffer, {"present": False, "contents": {}, "residuals": {}})
+    assert verdict(UNFUSED, observation(UNFUSED, gone)).roles[role] is Outcome.MISSING
+
+
+def test_a_nan_is_not_finite_even_where_every_figure_agrees() -> None:
+    assert verdict(UNFUSED, observation(UNFUSED, only_where("fprop", 3, "output", {"nonfinite": 1}))).outcome is (
+        Outcome.NONFINITE
+    )
+
+
+@pytest.mark.parametrize("flag", (False, None))
+def test_a_fused_wgrad_must_be_announced(flag: bool | None) -> None:  # noqa: FBT001
+    seen = observation(FUSED, only_where("wgrad", 3, "main_grad", {"added_flag": flag}))
+    (only,) = verdict(FUSED, seen).findings
+    assert (only.outcome, only.diagnosis, only.experts) == (Outcome.PROTOCOL, "flag not set", [3])
+
+
+def test_an_unfused_wgrad_must_not_be_announced() -> None:
+    seen = observation(UNFUSED, only_where("wgrad", 3, "main_grad", {"added_flag": True}))
+    assert [(f.outcome, f.diagnosis) for f in verdict(UNFUSED, seen).findings] == [(Outcome.PROTOCOL, "flag set")]
+
+
+@pytest.mark.parametrize("change", ({"shape": (3,)}, {"dtype": "float64"}), ids=["shape", "dtype"])
+def test_a_dummy_in_grad_has_the_shape_and_dtype_of_its_parameter(change: dict[str, Any]) -> None:
+    dummy = {"present": True, "shape": (96, 64), "dtype": "bfloat16"}
+    right = observation(FUSED, only_where("wgrad", 3, "grad", dummy))
+    wrong = observation(FUSED, only_where("wgrad", 3, "grad", {**dummy, **change}))
+    assert [verdict(FUSED, seen).outcome for seen in (right, wrong)] == [Outcome.PASSED, Outcome.PROTOCOL]
+
+
+@pytest.mark.parametrize("change", ({"shape": (3,)}, {"dtype": "float64"}), ids=["shape", "dtype"])
+def test_a_gradient_has_the_shape_and_dtype_of_its_contract(change: dict[str, Any]) -> None:
+    assert verdict(UNFUSED, observation(UNFUSED, only_where("bgrad", 3, "grad", change))).outcome is Outcome.PROTOCOL
+
+
+@pytest.mark.parametrize(("ending", "outcome"), tuple(ENDINGS.items()), ids=ENDINGS)
+def test_a_case_that_did_not_end_well_is_never_passed_whatever_was_seen(ending: Any, outcome: Outcome) -> None:
+    seen = msgspec.structs.replace(observation(UNFUSED), ending=ending, exit_status="signal 11 (SIGSEGV)")
+    found = verdict(UNFUSED, seen)
+    assert {found.outcome, *found.roles.values()} == {outcome}
+
+
+def test_a_crash_is_told_with_its_status_and_the_last_words() -> None:
+    seen = Observation(
+        case="", ending="crashed", exit_status="signal 11 (SIGSEGV)", last_output="loading\nreading address 0\n"
+    )
+    (only,) = verdict(UNFUSED, seen).findings
+    assert only.why == (
+        "expected a result; the worker ended with signal 11 (SIGSEGV); its last output: reading address 0"
+    )
+
+
+def test_an_exception_nobody_announced_is_raised() -> None:
+    words = Raised(type="RuntimeError", message="no\nstack", during="backward of microbatch 1", traceback="")
+    (only,) = verdict(UNFUSED, Observation(case="", ending="raised", raised=words)).findings
+    assert (only.outcome, only.diagnosis) == (Outcome.RAISED, "RuntimeError")
+    assert only.why == "expected gradients; the candidate raised RuntimeError in backward of microbatch 1: no"
+
+
+@pytest.mark.parametrize("name", ("single_grouped_weight", "fuse_wgrad_accumulation", "dtype", "num_gemms", "bias"))
+def test_another_configuration_than_asked_is_not_the_case_first_and_alone(name: str) -> None:
+    gone = only_where("dgrad", 3, "input.grad", {"present": False})
+    seen = msgspec.structs.replace(observation(UNFUSED, gone), effective={name: "something else"})
+    found = verdict(UNFUSED, seen)
+    assert {found.outcome, *found.roles.values()} == {Outcome.NOT_THE_CASE}
+    assert [f.diagnosis for f in found.findings] == [name]
+
+
+def test_not_the_case_goes_before_an_exception() -> None:
+    words = Raised(type="ValueError", message="no", during="forward", traceback="")
+    seen = Observation(case="", ending="raised", raised=words, effective={"dtype": "fp32"})
+    assert verdict(UNFUSED, seen).outcome is Outcome.NOT_THE_CASE
+
+
+def test_not_the_case_quotes_the_warning_that_came_with_it() -> None:
+    seen = Observation(case="", ending="finished", effective={"bias": 0}, warnings=["UserWarning: bias is off"])
+    assert "asked bias=1, and bias=0 ran. It warned: UserWarning: bias is off" in verdict(UNFUSED, seen).findings[0].why
+
+
+def test_an_announced_fallback_is_refused_with_its_unlock() -> None:
+    seen = msgspec.structs.replace(observation(NATIVE), effective={"path": "legacy"})
+    (only,) = verdict(NATIVE, seen, OLD_TE).findings
+    assert (only.outcome, only.unlock) == (Outcome.REFUSED, "Transformer Engine 2.17 or newer")
+
+
+def test_a_fallback_that_nobody_announced_is_not_the_case() -> None:
+    newer = msgspec.structs.replace(OLD_TE, versions={"transformer_engine": "2.18.0", "cublaslt": "13.5.0"})
+    seen = msgspec.structs.replace(observation(NATIVE), effective={"path": "legacy"})
+    assert verdict(NATIVE, seen, newer).outcome is Outcome.NOT_THE_CASE
+
+
+def test_an_announced_fallback_excuses_no_other_difference() -> None:
+    seen = msgspec.structs.replace(observation(NATIVE), effective={"path": "legacy", "dtype": "fp32"})
+    assert verdict(NATIVE, seen, OLD_TE).outcome is Outcome.NOT_THE_CASE
+
+
+def test_a_path_that_was_left_open_may_be_any() -> None:
+    case = Case.parse("te:api=module")
+    seen = msgspec.structs.replace(observation(case), effective={"path": "native"})
+    assert verdict(case, seen, OLD_TE).outcome is Outcome.PASSED
+
+
+def test_outcomes_are_ordered_as_the_design_orders_them() -> None:
+    assert [outcome.value for outcome in sorted(Outcome, key=lambda outcome: outcome.gravity)] == GRAVITY
+
+
+def test_a_gate_lets_pass_only_what_was_earned_excluded_or_refused() -> None:
+    assert [outcome.value for outcome in Outcome if outcome.green] == ["PASSED", "EXCLUDED", "REFUSED"]
+
+
+def test_the_gravest_of_nothing_is_untested() -> None:
+    assert gravest([]) is Outcome.UNTESTED
+
+
+def test_the_gravest_finding_is_the_outcome_and_stands_first() -> None:
+    def alter(slot: SlotSeen) -> SlotSeen:
+        if slot.role == "fprop" and slot.expert == 3:
+            return altered(slot, nonfinite=2)
+        return altered(slot, dtype="float64") if slot.role == "bgrad" else slot
+
+    found = verdict(UNFUSED, observation(UNFUSED, alter))
+    assert [f.outcome for f in found.findings] == [Outcome.NONFINITE, Outcome.PROTOCOL]
+    assert found.outcome is Outcome.NONFINITE
+
+
+def test_a_wgrad_that_is_not_there_is_not_also_said_to_lack_its_flag() -> None:
+    def alter(slot: SlotSeen) -> SlotSeen:
+        if slot.buffer != "main_grad":
+            return slot
+        held = {"prefill": deviation("exact"), "prefill+sum": deviation("exact", differing=9)}
+        return altered(slot, contents=held if slot.nonzero_expected else slot.contents, added_flag=False)
+
+    assert {f.outcome for f in verdict(FUSED, observation(FUSED, alter)).findings} == {Outcome.MISSING}
+
+
+def test_a_margin_is_the_worst_ratio_of_its_role() -> None:
+    margin = verdict(UNFUSED, with_figures("normal", {"ratio": 0.75, "after_rounding": 0.25})).margins["dgrad"]
+    assert (margin.slot, margin.ratio, margin.after_rounding) == ("dgrad[3]", 0.75, 0.25)
+
+
+def test_a_finding_says_where_and_on_which_data() -> None:
+    (only,) = verdict(UNFUSED, with_figures("normal", {"ratio": 3.0})).findings
+    assert only.why == (
+        "random data: an error is 3 times its bound; expected 1, found 1 at [0, 0] "
+        "(after the backward of microbatch 0, normal data)"
+    )
+
+
+def test_an_excluded_case_carries_the_constraint_and_its_reason() -> None:
+    found = excluded(UNFUSED, "pattern-needs-experts", "too few")
+    assert found.findings == [
+        Finding(slot="case", outcome=Outcome.EXCLUDED, why="too few", diagnosis="pattern-needs-experts")
+    ]
+
+
+def test_a_case_that_never_came_to_run_is_untested() -> None:
+    assert untested(UNFUSED).outcome is Outcome.UNTESTED

@@ -1,0 +1,283 @@
+"""Does the oracle pass what is right, and name what is wrong? Real layers, through the real engine and judge."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process import observed, verdict
+
+from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
+from gradcheck_cli.records.splits import FEWEST_EXPERTS
+from gradcheck_cli.records.verdict import Outcome
+
+# Expert 2 has tokens in no microbatch, 1 only in the second, 3 only in the first.
+SHAPE = "torch:api=loop:bias=1:m_splits=5,0,0,9,7:in_features=16:out_features=24"
+LAYOUTS = {"discrete": "", "packed": ":single_grouped_weight=1"}
+FUSIONS = {"unfused": "", "fused": ":fuse_wgrad_accumulation=1"}
+CASES = {f"{layout}-{fusion}": SHAPE + a + b for layout, a in LAYOUTS.items() for fusion, b in FUSIONS.items()}
+UNFUSED, FUSED = ("discrete-unfused", "packed-unfused"), ("discrete-fused", "packed-fused")
+DISCRETE, PACKED = ("discrete-unfused", "discrete-fused"), ("packed-unfused", "packed-fused")
+ALL = tuple(CASES)
+EVERY, WITH_TOKENS = [0, 1, 2, 3, 4], [0, 1, 3, 4]
+
+
+class Fate(NamedTuple):
+    """What a fault deserves in some of CASES: where, how grave, and what it is called."""
+
+    role: Role
+    outcome: Outcome
+    experts: list[int]
+    diagnosis: str = ""
+    among: tuple[str, ...] = ALL
+    seen_by: tuple[Fill, ...] = FILLS
+
+
+MISSING, MISPLACED, PROTOCOL = Outcome.MISSING, Outcome.MISPLACED, Outcome.PROTOCOL
+INEXACT, INACCURATE, NONFINITE, UNEXPECTED = (
+    Outcome.INEXACT,
+    Outcome.INACCURATE,
+    Outcome.NONFINITE,
+    Outcome.UNEXPECTED,
+)
+
+FATES: dict[str, list[Fate]] = {
+    # Delivery: no tolerance is needed.
+    "drop_wgrad": [
+        Fate("wgrad", MISSING, EVERY, "none", UNFUSED),
+        Fate("wgrad", MISSING, WITH_TOKENS, "untouched", FUSED),
+    ],
+    "drop_wgrad_of_one": [
+        Fate("wgrad", MISSING, [4], "none", ("discrete-unfused",)),
+        Fate("wgrad", MISSING, [4], "untouched", ("discrete-fused",)),
+    ],
+    "drop_wgrad_but_say_so": [Fate("wgrad", MISSING, WITH_TOKENS, "untouched", FUSED)],
+    "wgrad_in_the_other_buffer": [
+        Fate("wgrad", MISPLACED, WITH_TOKENS, "in main_grad", UNFUSED),
+        Fate("wgrad", MISPLACED, WITH_TOKENS, "in .grad", FUSED),
+    ],
+    "wgrad_in_both_buffers": [
+        Fate("wgrad", UNEXPECTED, WITH_TOKENS, "main_grad written", UNFUSED),
+        Fate("wgrad", PROTOCOL, EVERY, "flag not set", FUSED),
+    ],
+    "flag_not_set": [Fate("wgrad", PROTOCOL, EVERY, "flag not set", FUSED)],
+    "flag_not_set_on_one": [
+        Fate("wgrad", PROTOCOL, [3], "flag not set", ("discrete-fused",)),
+        Fate("wgrad", PROTOCOL, [0, 1, 2, 4], "flag set", ("discrete-unfused",)),
+    ],
+    "main_grad_replaced": [
+        Fate("wgrad", UNEXPECTED, EVERY, "main_grad written", UNFUSED),
+        Fate("wgrad", PROTOCOL, EVERY, "main_grad replaced", FUSED),
+    ],
+    "main_grad_rebound": [Fate("wgrad", PROTOCOL, EVERY, "main_grad replaced", FUSED)],
+    "main_grad_flat": [Fate("wgrad", PROTOCOL, EVERY, "shape or dtype", FUSED)],
+    "main_grad_deleted": [
+        Fate("wgrad", UNEXPECTED, EVERY, "main_grad written", UNFUSED),
+        Fate("wgrad", MISPLACED, WITH_TOKENS, "in .grad", FUSED),
+    ],
+    "output_in_another_dtype": [Fate("fprop", PROTOCOL, EVERY, "shape or dtype")],
+    # Adding a zeroed wgrad is adding nothing.
+    "zero_wgrad": [
+        Fate("wgrad", INEXACT, WITH_TOKENS, "zero", UNFUSED),
+        Fate("wgrad", MISSING, WITH_TOKENS, "untouched", FUSED),
+    ],
+    "doubled_wgrad": [Fate("wgrad", INEXACT, WITH_TOKENS, "doubled")],
+    "negated_wgrad": [Fate("wgrad", INEXACT, WITH_TOKENS)],
+    # Accumulation. Where the one microbatch that counts gave an expert nothing, nothing is there.
+    "first_microbatch_only": [
+        Fate("wgrad", INEXACT, [0, 4], "first microbatch only", UNFUSED),
+        Fate("wgrad", MISSING, [1], "untouched", FUSED),
+    ],
+    "last_microbatch_only": [
+        Fate("wgrad", INEXACT, [0, 4], "last microbatch only", UNFUSED),
+        Fate("wgrad", MISSING, [3], "untouched", FUSED),
+    ],
+    "overwritten": [
+        Fate("wgrad", INEXACT, [0, 4], "last microbatch only", UNFUSED),
+        Fate("wgrad", INEXACT, WITH_TOKENS, "prefill lost", FUSED),
+    ],
+    "prefill_lost": [Fate("wgrad", INEXACT, WITH_TOKENS, "prefill lost", FUSED)],
+    "bf16_accumulation": [Fate("wgrad", INACCURATE, EVERY, "", FUSED, ("normal",))],
+    # Values.
+    "swapped_experts": [Fate("wgrad", INEXACT, [0, 4])],
+    "rolled_rows": [Fate("wgrad", INEXACT, [4])],
+    "transposed_block": [Fate("wgrad", INEXACT, [4])],
+    "one_expert_scaled": [Fate("wgrad", INEXACT, [4])],
+    "one_wgrad_off_by_one": [Fate("wgrad", INEXACT, [4])],
+    "wgrad_token_dropped": [Fate("wgrad", INEXACT, WITH_TOKENS)],
+    "garbage_in_an_empty_expert": [Fate("wgrad", INEXACT, [2])],
+    "nan_wgrad": [Fate("wgrad", NONFINITE, [4], "not finite")],
+    "inf_wgrad": [Fate("wgrad", NONFINITE, [4], "not finite")],
+    "zero_bgrad": [Fate("bgrad", INEXACT, WITH_TOKENS, "zero")],
+    "doubled_bgrad": [Fate("bgrad", INEXACT, WITH_TOKENS, "doubled")],
+    "swapped_bgrad": [Fate("bgrad", INEXACT, [0, 4])],
+    "bgrad_token_dropped": [Fate("bgrad", INEXACT, WITH_TOKENS)],
+    "garbage_in_an_empty_bgrad": [Fate("bgrad", INEXACT, [2])],
+    "zero_dgrad": [Fate("dgrad", INEXACT, WITH_TOKENS, "zero")],
+    "dgrad_scaled": [Fate("dgrad", INEXACT, [4])],
+    "dgrad_token_dropped": [Fate("dgrad", INEXACT, [4])],
+    "dgrad_rows_reversed": [Fate("dgrad", INEXACT, WITH_TOKENS)],
+    "dgrad_of_the_next_expert": [Fate("dgrad", INEXACT, WITH_TOKENS)],
+    "dgrad_tail_missing": [Fate("dgrad", INEXACT, WITH_TOKENS)],
+    "one_dgrad_off_by_one": [Fate("dgrad", INEXACT, [4])],
+    "nan_dgrad": [Fate("dgrad", NONFINITE, [4], "not finite")],
+    "bias_left_out": [Fate("fprop", INEXACT, WITH_TOKENS)],
+    "fprop_tail_missing": [Fate("fprop", INEXACT, WITH_TOKENS)],
+    "fprop_token_dropped": [Fate("fprop", INEXACT, [4])],
+    "fprop_scaled": [Fate("fprop", INEXACT, [4])],
+    "one_fprop_off_by_one": [Fate("fprop", INEXACT, [4])],
+    "inf_fprop": [Fate("fprop", NONFINITE, [4], "not finite")],
+}
+ROWS = {
+    f"{fault}-{where}": (fault, where, fate) for fault, fates in FATES.items() for fate in fates for where in fate.among
+}
+
+# What ends a case before its slots are judged, and the words that the finding must hold.
+ENDS: dict[str, tuple[Outcome, tuple[str, ...], str]] = {
+    "raising_in_build": (Outcome.RAISED, ALL, "ValueError in build, exact data: no layer with 5 experts"),
+    "raising_in_forward": (Outcome.RAISED, ALL, "RuntimeError in forward of microbatch 1, exact data: the second"),
+    "raising_in_backward": (Outcome.RAISED, ALL, "RuntimeError in backward of microbatch 1, exact data: the second"),
+    "returning_a_tuple": (Outcome.RAISED, ALL, "expected the output as one tensor; forward returned tuple"),
+    "returning_nothing": (Outcome.RAISED, ALL, "expected the output as one tensor; forward returned NoneType"),
+    "returning_no_graph": (Outcome.RAISED, ALL, "RuntimeError in backward of microbatch 0"),
+    "discrete_after_all": (
+        Outcome.NOT_THE_CASE,
+        PACKED,
+        "asked single_grouped_weight=1, and single_grouped_weight=0 ran",
+    ),
+    "claims_to_be_packed": (Outcome.NOT_THE_CASE, PACKED, "and single_grouped_weight=0 ran"),
+    "one_expert_too_few": (Outcome.NOT_THE_CASE, ALL, "asked num_gemms=5, and num_gemms=4 ran"),
+    "fp32_after_all": (Outcome.NOT_THE_CASE, ALL, "asked dtype=bf16, and dtype=fp32 ran"),
+    "no_bias_after_all": (Outcome.NOT_THE_CASE, ALL, "asked bias=1, and bias=0 ran"),
+    "unfused_after_all": (Outcome.NOT_THE_CASE, FUSED, "and fuse_wgrad_accumulation=0 ran"),
+}
+ENDED = {f"{fault}-{where}": (fault, where) for fault, (_, among, _) in ENDS.items() for where in among}
+
+WRONG_SHAPES = ("output_with_a_row_too_many", "output_with_a_column_too_many")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> str:
+    """A small case of the torch candidate: any layout, fusion, split, dtype and number of microbatches."""
+    splits = draw(st.lists(st.integers(0, 17), min_size=1, max_size=5))
+    named = draw(st.sampled_from(sorted(FEWEST_EXPERTS)))
+    axes = {
+        "api": draw(st.sampled_from(["loop", "grouped_mm"])),
+        "single_grouped_weight": draw(st.integers(0, 1)),
+        "fuse_wgrad_accumulation": draw(st.integers(0, 1)),
+        "dtype": draw(st.sampled_from(["bf16", "fp16", "fp32"])),
+        "bias": draw(st.integers(0, 1)),
+        "m_splits": draw(st.sampled_from([named, ",".join(map(str, splits))])),
+        "tokens_per_expert": draw(st.integers(1, 40)),
+        # grouped_mm needs rows aligned to 16 bytes.
+        "in_features": 8 * draw(st.integers(1, 8)),
+        "out_features": 8 * draw(st.integers(1, 8)),
+        "microbatches": draw(st.integers(1, 4)),
+        "seed": draw(st.integers(0, 3)),
+    }
+    if axes["api"] == "loop":  # grouped_mm's backward refuses strides of 0
+        axes["grad_output"] = draw(st.sampled_from(["random", "expanded"]))
+    if axes["m_splits"] == named:
+        axes["num_gemms"] = draw(st.integers(FEWEST_EXPERTS[named], 6))
+    return str(Case.of({"provider": "torch", **axes}))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_a_right_layer_passes_whatever_the_case(case: str) -> None:
+    found = verdict(case)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+@settings(deadline=None, max_examples=20)
+@given(cases())
+def test_every_slot_of_the_contract_is_seen_in_every_channel_that_ran(case: str) -> None:
+    named = {(slot.slot, slot.buffer, slot.microbatch, slot.phase) for slot in expected(Case.parse(case))}
+    for channel in observed(case).channels:
+        seen = {(s.slot, s.buffer, p.microbatch, p.phase) for p in channel.phases for s in p.slots if s.contents}
+        assert channel.inapplicable or named <= seen
+
+
+@settings(deadline=None, max_examples=20)
+@given(cases())
+def test_every_role_of_a_case_is_passed_by_name(case: str) -> None:
+    roles = [role for role in ROLES if role != "bgrad" or Case.parse(case).bias]
+    assert verdict(case).roles == dict.fromkeys(roles, Outcome.PASSED)
+
+
+@pytest.mark.parametrize("where", ALL)
+def test_the_faulty_layer_without_a_fault_passes(where: str) -> None:
+    assert verdict(CASES[where], "none").findings == []
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_a_fault_gets_the_outcome_that_it_deserves(fault: str, where: str, fate: Fate) -> None:
+    found = verdict(CASES[where], fault)
+    assert (found.outcome, found.roles[fate.role]) == (fate.outcome, fate.outcome)
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_a_fault_is_blamed_on_its_experts_and_called_by_its_name(fault: str, where: str, fate: Fate) -> None:
+    told = [(f.experts, f.diagnosis) for f in verdict(CASES[where], fault).findings if f.outcome is fate.outcome]
+    assert (fate.experts, fate.diagnosis) in told
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_what_a_fault_leaves_alone_still_passes(fault: str, where: str, fate: Fate) -> None:
+    others = {role: outcome for role, outcome in verdict(CASES[where], fault).roles.items() if role != fate.role}
+    assert set(others.values()) == {Outcome.PASSED}
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_each_channel_alone_sees_what_it_can_see_of_a_fault(fault: str, where: str, fate: Fate) -> None:
+    red = [fill for fill in FILLS if not verdict(CASES[where], fault, only=fill).outcome.green]
+    assert tuple(red) == fate.seen_by
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_random_data_alone_calls_a_wrong_value_inaccurate(fault: str, where: str, fate: Fate) -> None:
+    translated = INACCURATE if fate.outcome is INEXACT else fate.outcome
+    assert verdict(CASES[where], fault, only="normal").roles[fate.role] is translated
+
+
+@pytest.mark.parametrize(("fault", "where"), tuple(ENDED.values()), ids=ENDED)
+def test_what_is_not_the_case_or_raises_is_one_finding_in_words(fault: str, where: str) -> None:
+    outcome, _, words = ENDS[fault]
+    (only,) = verdict(CASES[where], fault).findings
+    assert (only.outcome, words in only.why) == (outcome, True), only.why
+
+
+@pytest.mark.parametrize("where", ALL)
+@pytest.mark.parametrize("fault", WRONG_SHAPES)
+def test_an_output_of_another_shape_is_told_with_both_shapes(fault: str, where: str) -> None:
+    worst = verdict(CASES[where], fault).worst
+    assert worst is not None
+    assert worst.outcome is PROTOCOL
+    assert worst.why.startswith("expected the output (21, 24) bfloat16; found (2")
+
+
+@pytest.mark.parametrize("fault", WRONG_SHAPES)
+def test_behind_an_output_of_another_shape_nothing_was_tested(fault: str) -> None:
+    roles = verdict(CASES["discrete-unfused"], fault).roles
+    assert {roles["dgrad"], roles["wgrad"], roles["bgrad"]} == {Outcome.UNTESTED}
+
+
+def test_a_layer_that_claims_what_is_no_axis_is_judged_by_the_axes() -> None:
+    assert verdict(CASES["discrete-fused"], "claims_an_axis_that_is_none").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
+@pytest.mark.parametrize("fault", ("one_expert_scaled", "dgrad_scaled", "fprop_scaled", "one_wgrad_off_by_one"))
+def test_a_small_error_is_seen_in_every_dtype_by_both_channels(fault: str, dtype: str) -> None:
+    case = f"{CASES['packed-fused']}:dtype={dtype}"
+    case = str(Case.parse(case))
+    assert [verdict(case, fault, only=fill).outcome for fill in FILLS] == [INEXACT, INACCURATE]
+
+
+def test_rows_out_of_order_are_invisible_under_a_uniform_grad_output() -> None:
+    # Why grad_output is random by default: every wgrad row is the same here.
+    assert verdict(f"{CASES['discrete-unfused']}:grad_output=expanded", "rolled_rows").outcome is Outcome.PASSED
