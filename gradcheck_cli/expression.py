@@ -23,7 +23,7 @@ import msgspec
 
 from gradcheck_cli import plugins
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.records.case import ALIASES, AXES, Case, allowed_values
+from gradcheck_cli.records.case import ALIASES, AXES, Case
 
 Predicate = Callable[[Case], bool]
 
@@ -165,7 +165,7 @@ class _Parser:
 
     def _value(self, name: str) -> _Token:
         if self._token.kind not in ("word", "quoted") or self._token.text in _KEYWORDS:
-            self._fail(f"a value of {name}: {allowed_values(name)}")
+            self._fail(f"a value of {name}: {plugins.allowed_values(name)}")
         return self._take()
 
     def _typed(self, name: str, token: _Token, text: str) -> Any:

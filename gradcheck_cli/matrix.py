@@ -161,7 +161,9 @@ class _MatrixFile:
         try:
             return tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{self._path} is not TOML: {error}") from None
+            # A file that breaks off has no line to name but its last.
+            where = str(error).replace("at end of document", f"at its end, line {len(self._text.splitlines())}")
+            raise UsageError(f"{self._path} is not TOML: {where}") from None
 
     def read(self) -> Matrix:
         """The matrix, every value checked."""

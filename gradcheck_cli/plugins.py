@@ -73,6 +73,11 @@ def axis_value(name: str, value: Any) -> Any:
     return case.axis_value(name, value)
 
 
+def allowed_values(name: str) -> str:
+    """What an axis may be, in words; as provider and api whatever answers here."""
+    return " or ".join(_names(name, candidates())) if name in ("provider", "api") else case.allowed_values(name)
+
+
 def _names(axis: str, providers: dict[str, Candidate]) -> list[str]:
     if axis == "provider":
         return list(providers)

@@ -30,6 +30,7 @@ STAND_IN = ROOT / "tests" / "fake_te"
 
 # What stands in the files that the commands below name.
 FILES = {
+    "torn.toml": '[[block]]\ndtype = ["bf16"',
     "bracket.toml": '[[block]]\napi = "loop"\ndtype = ["bf16"\nbias = 1\n',
     "axis.toml": '[[block]]\napi = "loop"\n\nfuse = 1\n',
     "value.toml": '[[block]]\napi = "loop"\nbias = [\n  0,\n  7,\n]\n',
@@ -110,6 +111,7 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "a file with a wrong value": ("run --matrix value.toml", 2, ("value.toml, line 5: bias=7: expected 0 or 1",)),
     "a file without a block": ("run --matrix empty.toml", 2, ("empty.toml, line 1: expected at least one [[block]]",)),
+    "a file that breaks off": ("run --matrix torn.toml", 2, ("torn.toml is not TOML: ", "at its end, line 2")),
     "a file in another encoding": ("run --matrix latin.toml", 2, ("expected a TOML file in UTF-8",)),
     "a folder for a matrix": ("run --matrix nothing", 2, ("unknown matrix 'nothing'",)),
     "a shard past the last": (f"run {SMOKE} --shard 5/4", 2, ("--shard 5/4: expected I/N with 1 <= I <= N",)),
@@ -325,6 +327,13 @@ def into(reader: str, *arguments: str) -> Done:
 def test_a_reader_that_closes_early_is_no_traceback() -> None:
     done = into("| head -1", "list", "--matrix", "full", "--provider", "te")
     assert (done.out.count("\n"), done.err) == (1, "")
+
+
+def test_a_run_whose_reader_closes_early_goes_on_and_writes_its_report(tmp_path: Path) -> None:
+    kept = tmp_path / "run"
+    done = into("| head -1", "run", "--provider", "torch", "--matrix", "smoke", "-k", "api=loop", "--output", str(kept))
+    assert (done.code, done.err) == (0, "")
+    assert json.loads((kept / "report.json").read_text("utf-8"))["tally"]["executed"] == 4
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

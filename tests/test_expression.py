@@ -87,6 +87,7 @@ WRONG = {
     "no order of switches": ("bias > 0", "> 0", "the values of bias have no order"),
     "an axis that is no switch": ("dtype and bias", "and bias", "an operator (= != in) after dtype"),
     "a number alone": ("num_gemms", "", "an operator (= != < <= > >= in) after num_gemms"),
+    "no api": ("api=", "", "expected a value of api: module or op or grouped_mm or loop, found the end"),
     "no value": ("dtype=", "", "expected a value of dtype: bf16 or fp16 or fp32, found the end"),
     "a keyword for a value": ("dtype=and", "and", "expected a value of dtype"),
     "no right side": ("bias and", "", "expected an axis, `not` or `(`, found the end"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -25,12 +26,23 @@ _MOST_NOTES = 8
 _LONGEST_WHY = 500
 
 
+class PatientConsole(Console):
+    """A console that falls silent where nobody reads any more (`gradcheck run | head -1`): the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Write to nowhere from now on; rich would end the process, and the report with it."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def open_console() -> Console:
     """Standard output, as wide as the terminal; 100 columns where there is none."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        return PatientConsole(highlight=False)
     # COLUMNS, where it is set, else a width that most logs show whole.
-    return Console(width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
+    return PatientConsole(width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
 
 
 class ConsoleReporter(Silent):
