@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich would render the help, at twice the time of everything else together
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Did every gradient of a grouped linear layer arrive where it must, and is it right?",
 )

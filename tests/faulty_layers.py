@@ -210,6 +210,11 @@ def _flat_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: 
     told(parameter, layer)
 
 
+def _shrink_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.main_grad = torch.ones(3)  # type: ignore[attr-defined]
+    told(parameter, layer)
+
+
 def _delete_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
     if hasattr(parameter, "main_grad"):
         del parameter.main_grad
@@ -230,6 +235,7 @@ main_grad_replaced = faulty(deliver=_replace_main_grad)
 main_grad_rebound = faulty(deliver=_rebind_main_grad)
 main_grad_in_bf16 = faulty(deliver=_main_grad_of_another_dtype)
 main_grad_flat = faulty(deliver=_flat_main_grad)
+main_grad_too_small = faulty(deliver=_shrink_main_grad)
 main_grad_deleted = faulty(deliver=_delete_main_grad)
 
 
@@ -356,6 +362,12 @@ def _bgrad_without_the_last_token(_: torch.Tensor, layer: FaultyLayer) -> torch.
     return torch.stack([g_i[:-1].sum(0) for _, _, g_i in layer.pairs()])
 
 
+def _operands_in_bf16(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    rows = layer.x.bfloat16().float().split(layer.splits)
+    return torch.cat([x_i @ w_i.T for x_i, w_i in zip(rows, layer.w.bfloat16().float(), strict=True)])
+
+
+operands_in_bf16 = faulty(fprop=_operands_in_bf16)
 bias_left_out = faulty(fprop=_without_bias)
 fprop_tail_missing = faulty(fprop=_without_the_last_feature)
 dgrad_tail_missing = faulty(dgrad=_dgrad_without_the_last_feature)

@@ -121,7 +121,8 @@ def test_a_channel_that_cannot_be_run_leaves_the_judgement_to_the_other() -> Non
 
 def test_where_no_channel_can_be_run_nothing_is_tested() -> None:
     channels = [channel(UNFUSED, fill, inapplicable="too long a sum") for fill in FILLS]
-    assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.UNTESTED
+    found = verdict(UNFUSED, Observation(case="", ending="finished", channels=channels))
+    assert [(f.outcome, f.experts) for f in found.findings] == [(Outcome.UNTESTED, [0, 1, 2, 3, 4])] * 4
 
 
 @pytest.mark.parametrize("case", (UNFUSED, FUSED), ids=["unfused", "fused"])
@@ -329,6 +330,18 @@ def test_a_wgrad_that_is_not_there_is_not_also_said_to_lack_its_flag() -> None:
         return altered(slot, contents=held if slot.nonzero_expected else slot.contents, added_flag=False)
 
     assert {f.outcome for f in verdict(FUSED, observation(FUSED, alter)).findings} == {Outcome.MISSING}
+
+
+def test_one_misplaced_wgrad_does_not_excuse_another_that_is_missing() -> None:
+    def alter(slot: SlotSeen) -> SlotSeen:
+        if slot.role != "wgrad" or slot.expert not in (3, 4):
+            return slot
+        if slot.buffer == "grad":
+            return altered(slot, present=False, contents={}, residuals={})
+        return altered(slot, residuals={"prefill+sum": 0.0}) if slot.expert == 3 else slot
+
+    found = verdict(UNFUSED, observation(UNFUSED, alter)).findings
+    assert [(f.outcome, f.experts) for f in found] == [(Outcome.MISSING, [4]), (Outcome.MISPLACED, [3])]
 
 
 def test_a_margin_is_the_worst_ratio_of_its_role() -> None:

@@ -226,6 +226,19 @@ def test_a_wgrad_added_by_the_gemm_may_only_be_wrong_by_roundings_of_the_buffer(
     assert fixed.unique().item() == (9 + 17) * 2**-24
 
 
+def test_a_gemm_that_adds_sums_up_the_buffer_as_one_term_more() -> None:
+    free = sums(CASE, 2, 1.0, rounds_first=False).free
+    assert free is not None
+    terms = [(CASE.splits(0)[0], 1.0), (CASE.splits(1)[0], 9.0)]
+    assert float(free[0, 0, 0]) == pytest.approx(sum(2**-24 * (n + 1) ** 0.5 * (16 + held) for n, held in terms))
+
+
+def test_a_sum_that_is_rounded_before_it_is_added_has_no_term_more() -> None:
+    free = sums(CASE, 2, 1.0, rounds_first=True).free
+    assert free is not None
+    assert float(free[0, 0, 0]) == pytest.approx(sum(2**-24 * CASE.splits(k)[0] ** 0.5 * 16 for k in (0, 1)))
+
+
 def test_what_is_stored_first_meets_no_buffer() -> None:
     fixed = sums(CASE, 1, None, rounds_first=True).fixed
     assert fixed is not None

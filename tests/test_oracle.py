@@ -75,6 +75,10 @@ FATES: dict[str, list[Fate]] = {
     ],
     "main_grad_rebound": [Fate("wgrad", PROTOCOL, EVERY, "main_grad replaced", FUSED)],
     "main_grad_flat": [Fate("wgrad", PROTOCOL, EVERY, "shape or dtype", FUSED)],
+    "main_grad_too_small": [
+        Fate("wgrad", UNEXPECTED, EVERY, "main_grad written", UNFUSED),
+        Fate("wgrad", PROTOCOL, EVERY, "shape or dtype", FUSED),
+    ],
     "main_grad_deleted": [
         Fate("wgrad", UNEXPECTED, EVERY, "main_grad written", UNFUSED),
         Fate("wgrad", MISPLACED, WITH_TOKENS, "in .grad", FUSED),
@@ -276,6 +280,11 @@ def test_a_small_error_is_seen_in_every_dtype_by_both_channels(fault: str, dtype
     case = f"{CASES['packed-fused']}:dtype={dtype}"
     case = str(Case.parse(case))
     assert [verdict(case, fault, only=fill).outcome for fill in FILLS] == [INEXACT, INACCURATE]
+
+
+def test_operands_of_a_lower_precision_than_asked_are_seen_on_random_data_alone() -> None:
+    case = "torch:api=loop:dtype=fp32:m_splits=5,0,9:in_features=16:out_features=24"
+    assert [verdict(case, "operands_in_bf16", only=fill).outcome for fill in FILLS] == [Outcome.PASSED, INACCURATE]
 
 
 def test_rows_out_of_order_are_invisible_under_a_uniform_grad_output() -> None:
