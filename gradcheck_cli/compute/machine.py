@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -28,7 +29,7 @@ PROBE_BYTES = 64 << 20
 
 
 def open_device(name: str) -> torch.device:
-    """The device, proved to answer; UsageError where there is none of that name, HarnessError where it has no memory."""
+    """The device, proved to answer; UsageError where there is none of that name, HarnessError where it is full."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
@@ -118,7 +119,7 @@ def _driver() -> str:
 
 def _processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
     except OSError:
         return platform.processor() or "cpu"

@@ -72,14 +72,19 @@ def _deviation(part: Table, columns: int, *, bounded: bool) -> Deviation:
     return Deviation(
         compared=compared,
         differing=int(part[DIFFERING].sum()),
-        largest_error=top[ERROR],
+        largest_error=figure(top[ERROR]),
         worst=(at, int(worst[COLUMN])),
         expected=worst[EXPECTED],
         found=worst[FOUND],
-        ratio=top[RATIO] if bounded else None,
-        after_rounding=top[AFTER] if bounded else None,
-        smallest_lambda=top[LAMBDA] if bounded else None,
+        ratio=figure(top[RATIO]) if bounded else None,
+        after_rounding=figure(top[AFTER]) if bounded else None,
+        smallest_lambda=figure(top[LAMBDA]) if bounded else None,
     )
+
+
+def figure(value: float) -> float:
+    """Seven significant digits: a statistic has no more, and an observation is kept for years."""
+    return float(f"{value:.6e}")
 
 
 def row_table(found: torch.Tensor, content: Content, lambda_: float) -> torch.Tensor:
@@ -121,7 +126,7 @@ def residual_per_expert(found: torch.Tensor, contents: Contents, rows: list[int]
     squares = [(finite - value).square().sum(1) for value in hypotheses.values()] + [expected.square().sum(1)]
     parts = [np.sqrt(part.sum(axis=1)).tolist() for part in by_expert(torch.stack(squares), rows)]
     return {
-        name: [min(part[row] / part[-1], INFINITE) if part[-1] else part[row] for part in parts]
+        name: [figure(min(part[row] / part[-1], INFINITE) if part[-1] else part[row]) for part in parts]
         for row, name in enumerate(hypotheses)
     }
 

@@ -25,7 +25,7 @@ LAMBDA = 4.0
 
 # Both operands of a TF32 product are rounded: |error| <= 2 TF32_LAMBDA u_in sqrt(sum a^2 b^2). Simulated for n = 256 to
 # 7168 the error reaches 1.35 u_in sqrt(sum a^2 b^2) times two; measured on an H200 (reports/te-*-h200/core-*) 1.42
-# times two. One element's error has a standard deviation near 0.6 u_in sqrt(sum a^2 b^2): the bound lies at six of them.
+# times two. One element's error has a standard deviation near 0.6 u_in sqrt(sum a^2 b^2), and the bound is at six.
 TF32_LAMBDA = 2.0
 
 # Two tensors are recognised as the same content when their distance is below this many output roundings in the

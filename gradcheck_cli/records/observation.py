@@ -18,7 +18,7 @@ Ending = Literal["finished", "raised", "timed_out", "crashed", "lost"]
 INFINITE = 1e30
 
 
-class Deviation(Record, frozen=True, kw_only=True):
+class Deviation(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The elements of one slot against one content that they might hold, in fp64.
 
     Ratios are None in the exact channel, which has no bound. `smallest_lambda` is the lambda at which the slot
@@ -36,7 +36,7 @@ class Deviation(Record, frozen=True, kw_only=True):
     smallest_lambda: float | None = None
 
 
-class SlotSeen(Record, frozen=True, kw_only=True):
+class SlotSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One slot in one buffer at the end of one phase."""
 
     role: Role
@@ -58,10 +58,11 @@ class SlotSeen(Record, frozen=True, kw_only=True):
         return f"{self.role}[{self.expert}]"
 
 
-class PhaseSeen(Record, frozen=True, kw_only=True):
-    """All slots at the end of one phase of one microbatch on one rank."""
+class PhaseSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """All slots at the end of one phase of one microbatch on one rank, as found or as altered by a mutant."""
 
     rank: int = 0
+    mutant: str = ""  # the name of the alteration; "" for the tensors as they were found
     microbatch: int
     phase: Phase
     slots: list[SlotSeen]

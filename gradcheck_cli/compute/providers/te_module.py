@@ -48,7 +48,7 @@ class ModuleLayer(TEParameters):
         # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one.
         native = getattr(self.layer, "use_grouped_tensor", False)
         splits: Any = torch.tensor(m_splits, dtype=torch.int64, device=x.device) if native else list(m_splits)
-        with _variable(SWITCH, self._switch):
+        with _variable(SWITCH, value=self._switch):
             y: torch.Tensor = self.layer(x, splits)
         self._path = path_taken(y)
         return y
@@ -60,7 +60,7 @@ class ModuleLayer(TEParameters):
 
 
 @contextmanager
-def _variable(name: str, value: bool | None) -> Iterator[None]:
+def _variable(name: str, *, value: bool | None) -> Iterator[None]:
     """Set an environment variable to 0 or 1 for a while; None leaves it as it is."""
     if value is None:
         yield
