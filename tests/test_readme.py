@@ -43,7 +43,8 @@ def test_the_providers_are_all_there_with_their_apis() -> None:
 
 
 def test_the_commands_are_all_there() -> None:
-    assert set(re.findall(r"^  (\w+) {2,}", spoken("--help").partition("Commands:")[2], flags=re.MULTILINE)) == set(COMMANDS)
+    listed = spoken("--help").partition("Commands:")[2]
+    assert set(re.findall(r"^  (\w+) {2,}", listed, flags=re.MULTILINE)) == set(COMMANDS)
 
 
 def test_the_options_of_run_exist() -> None:
