@@ -17,8 +17,9 @@ STAMP := $(VENV)/.set-up
 run: $(STAMP)
 	$(BIN)/gradcheck run --provider torch $(ARGS)
 
+# One thread each: two workers with two threads on two cores wait for each other.
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
