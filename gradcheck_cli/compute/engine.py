@@ -20,6 +20,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
+from gradcheck_cli.roots import without_roots
 
 
 class Engine:
@@ -56,7 +57,7 @@ class Engine:
             ending="raised" if raised else "finished",
             channels=channels,
             effective=effective,
-            warnings=list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)),
+            warnings=list(dict.fromkeys(without_roots(f"{w.category.__name__}: {w.message}") for w in caught)),
             raised=raised,
             seconds=time.perf_counter() - began,
         )

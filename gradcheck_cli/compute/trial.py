@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from gradcheck_cli.records.observation import Raised
+from gradcheck_cli.roots import without_roots
 
 
 class CandidateRaised(Exception):
@@ -30,9 +31,9 @@ def on_trial(during: str, device: torch.device) -> Iterator[None]:
         raise CandidateRaised(
             Raised(
                 type=type(error).__name__,
-                message=str(error).strip(),
+                message=without_roots(str(error).strip()),
                 during=during,
-                traceback="".join(traceback.format_exception(error))[-4000:],
+                traceback=without_roots("".join(traceback.format_exception(error)))[-4000:],
                 sticky=_sticky(device),
             )
         ) from error

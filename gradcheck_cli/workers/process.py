@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gradcheck_cli.records.job import Job
+from gradcheck_cli.roots import without_roots
 from gradcheck_cli.workers.protocol import Message, decode, encode, exit_status
 
 GRACE = 2.0  # seconds that a child has to end before it is killed
@@ -104,7 +105,7 @@ class Worker:
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_begin, size - TAIL))
-            return log.read(TAIL).decode(errors="replace").strip()
+            return without_roots(log.read(TAIL).decode(errors="replace").strip())
 
     def close(self) -> str:
         """End it by the end of its stdin, else by force; its exit status."""

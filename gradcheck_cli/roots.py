@@ -1,0 +1,17 @@
+"""How is a file named without naming the machine it lies on? As an importer sees it: below an entry of sys.path."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def without_roots(text: str) -> str:
+    """A text, a traceback for instance, in which every path below an entry of sys.path has lost that entry.
+
+    `File "/home/me/site-packages/torch/nn.py"` becomes `File "torch/nn.py"`: as useful, and fit to be published.
+    """
+    roots = {os.path.join(entry, "") for entry in sys.path if len(entry) > 1 and os.path.isabs(entry)}  # noqa: PTH117, PTH118
+    for root in sorted(roots, key=len, reverse=True):
+        text = text.replace(root, "")
+    return text
