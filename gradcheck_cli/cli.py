@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,6 +165,10 @@ def own_variables() -> dict[str, str]:
 
 def main() -> None:
     """Run the command line; a GradcheckError becomes its message on stderr and its exit code."""
+    if sys.stdout is None:  # closed by the caller: `gradcheck ... >&-`
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  it stands in for the real one to the end
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to end a run
     try:
         app(prog_name="gradcheck")
     except GradcheckError as error:
@@ -171,4 +177,8 @@ def main() -> None:
     except OSError as error:
         # Files answer for themselves; what is left is standard output, and a machine out of processes or files.
         typer.echo(f"gradcheck: expected to go on, the system said: {error}; what was judged is on disk", err=True)
+        sys.exit(HarnessError.exit_code)
+    except Exception:  # noqa: BLE001  whatever it is, exit code 1 would call it a finding
+        traceback.print_exc()
+        typer.echo("gradcheck: gradcheck itself failed; please report it with the lines above", err=True)
         sys.exit(HarnessError.exit_code)

@@ -25,7 +25,7 @@ def examine(asked: str) -> list[str]:
         lines += ["", f"{candidate.name}: {candidate.summary}"]
         why = installed.closed(candidate)
         lines += [f"  closed: {why}"] if why else _in_a_worker(candidate, device)
-    return lines
+    return lines + [line for why in plugins.broken().values() for line in ("", f"closed: {why}")]
 
 
 def _in_a_worker(candidate: Candidate, device: str) -> list[str]:

@@ -36,6 +36,7 @@ def plugins_in_words() -> list[str]:
             f"  {candidate.name}  {candidate.summary} ({origin})",
             f"    api={'|'.join(candidate.apis)}; here: {here}",
         ]
+    lines += [f"  closed: {why}" for why in plugins.broken().values()]
     lines += ["executors", "  local  one long-lived worker process per device (built in)"]
     lines += ["reporters (--format)", f"  {', '.join(FORMATS)} (built in); journal and observations are always written"]
     return [*lines, "matrices (--matrix)", *(f"  {name}  {about}" for name, about in matrix.available())]

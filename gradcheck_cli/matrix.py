@@ -131,8 +131,9 @@ def _product(block: tuple[Axis, ...], candidate: Candidate, seed: int) -> list[C
 
 
 def _apis(wanted: tuple[str, ...], candidate: Candidate) -> list[str]:
-    """Of the provider's apis those named, or where none is named all, less those named with `not`."""
-    unwanted = [value.removeprefix(_NOT) for value in wanted if value.startswith(_NOT)]
+    """Of the provider's apis those named, or where none is named all, less those named with `not provider:api`."""
+    excluded = [value.removeprefix(_NOT).split(":") for value in wanted if value.startswith(_NOT)]
+    unwanted = [api for provider, api in excluded if provider == candidate.name]
     named = [value for value in wanted if not value.startswith(_NOT)] or list(candidate.apis)
     return [api for api in named if api in candidate.apis and api not in unwanted]
 
@@ -144,6 +145,16 @@ def _settled(point: dict[str, Any], seed: int) -> dict[str, Any]:
         point = {name: value for name, value in point.items() if name != "tokens_per_expert"}
         point["num_gemms"] = len(sizes.split(","))
     return point | {"seed": seed} if seed else point
+
+
+def _not_this(value: str) -> str:
+    """`not te:module`: all apis but this one of this provider, so that every other provider keeps all of its own."""
+    provider, separator, api = value.removeprefix(_NOT).partition(":")
+    if not separator:
+        raise ValueError(f"api={value}: expected `not provider:api`, such as `not te:module`")
+    plugins.axis_value("provider", provider)
+    plugins.axis_value("api", api)
+    return value
 
 
 class _MatrixFile:
@@ -199,12 +210,12 @@ class _MatrixFile:
             raise self._wrong(f"{key}: expected a value or a list of values, found a list in it", key, number, value)
         negated = name == "api" and str(value).startswith(_NOT)
         try:
-            checked = plugins.axis_value(name, str(value).removeprefix(_NOT) if negated else value)
+            checked = _not_this(str(value)) if negated else plugins.axis_value(name, value)
         except ValueError as error:
             bare = name == "m_splits" and isinstance(value, int)
             hint = "; a list of splits has brackets of its own: [[64, 0, 128]]" if bare else ""
             raise self._wrong(f"{error}{hint}", key, number, value) from None
-        return value if negated else checked
+        return checked
 
     def _wrong(self, why: str, key: str, block: int | None = None, value: Any = None) -> UsageError:
         return UsageError(f"{self._path}, line {self._line(key, block, value)}: {why}")

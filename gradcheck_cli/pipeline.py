@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -9,7 +10,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from gradcheck_cli import __version__, installed, plugins, selection
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.conclude import conclude, excluded, untested
 from gradcheck_cli.records.base import Record
@@ -47,6 +48,8 @@ class Typed(Record, frozen=True, kw_only=True):
 
 def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     """Enumerate, execute, judge, report; the exit code. Raises what ends a run before it began."""
+    if not (math.isfinite(options.timeout) and math.isfinite(options.min_executed)):
+        raise UsageError("--timeout and --min-executed: expected a number; nan and inf are none")
     if options.last_failed:
         asked = selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
     selected = selection.select(asked)

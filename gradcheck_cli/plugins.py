@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -41,15 +42,20 @@ BUILT_IN = {
 @cache
 def candidates() -> dict[str, Candidate]:
     """Every provider by name: the built-in ones, then plug-ins, which are entry points of `gradcheck.providers`."""
-    found = dict(BUILT_IN)
-    for entry in metadata.entry_points(group=GROUP):
-        found.setdefault(entry.name, _from_entry_point(entry))
-    return found
+    return BUILT_IN | {name: found for name, found in _plugged_in().items() if isinstance(found, Candidate)}
+
+
+@cache
+def broken() -> dict[str, str]:
+    """Plug-ins that cannot be used, by the name of their entry point, and why; the others are none the worse."""
+    return {name: found for name, found in _plugged_in().items() if isinstance(found, str)}
 
 
 def candidate(name: str) -> Candidate:
-    """One provider by name; UsageError lists those there are."""
+    """One provider by name; UsageError lists those there are, HarnessError says what is wrong with a plug-in."""
     known = candidates()
+    if name not in known and name in broken():
+        raise HarnessError(broken()[name])
     if name not in known:
         raise UsageError(f"unknown provider {name!r}; the providers are: {', '.join(known)}")
     return known[name]
@@ -84,14 +90,23 @@ def _names(axis: str, providers: dict[str, Candidate]) -> list[str]:
     return list(dict.fromkeys(api for candidate in providers.values() for api in candidate.apis))
 
 
-def _from_entry_point(entry: metadata.EntryPoint) -> Candidate:
+@cache
+def _plugged_in() -> dict[str, Candidate | str]:
+    return {entry.name: _from_entry_point(entry) for entry in metadata.entry_points(group=GROUP)}
+
+
+def _from_entry_point(entry: metadata.EntryPoint) -> Candidate | str:
+    """The candidate of a plug-in, or what is wrong with it."""
+    where = f"plug-in {entry.name} ({entry.value})"
     try:
         found = entry.load()
-    except Exception as error:  # a plug-in may fail in any way; its name must be in the message
-        raise HarnessError(f"plug-in {entry.name} ({entry.value}) cannot be imported: {error}") from error
+    except Exception as error:  # noqa: BLE001  a plug-in may fail in any way, and says so where it is asked for
+        return f"{where} cannot be imported: {type(error).__name__}: {error}"
     if not isinstance(found, Candidate):
-        raise HarnessError(
-            f"plug-in {entry.name} ({entry.value}) is a {type(found).__name__}; "
-            f"expected a gradcheck_cli.records.candidate.Candidate"
-        )
+        return f"{where} is a {type(found).__name__}; expected a gradcheck_cli.records.candidate.Candidate"
+    if entry.name in BUILT_IN or found.name != entry.name:
+        return f"{where} names its candidate {found.name!r}; expected the name of the entry point, and no built-in one"
+    wrong = [name for name in (found.name, *found.apis) if not re.fullmatch(case.NAME, name)]
+    if wrong:
+        return f"{where} is called {', '.join(wrong)}; expected names and apis of lower-case letters, digits and _"
     return found

@@ -14,4 +14,5 @@ def without_roots(text: str) -> str:
     roots = {os.path.join(entry, "") for entry in sys.path if len(entry) > 1 and os.path.isabs(entry)}  # noqa: PTH117, PTH118
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(root, "")
-    return text
+    # A lone surrogate, from a file name for instance, cannot be written to any file.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,26 +79,45 @@ def parse(text: str) -> Case:
 
 def providers(asked: Asked, named: list[Case]) -> tuple[tuple[Candidate, ...], str]:
     """The candidates of a run; for `auto`, which one and why."""
-    names = list(dict.fromkeys(asked.provider))
-    if AUTO not in names:
-        return tuple(plugins.candidate(name) for name in names), ""
+    asked_for, why = list(dict.fromkeys(asked.provider)), ""
     if named:
-        return tuple(plugins.candidate(name) for name in dict.fromkeys(case.provider for case in named)), ""
+        own = list(dict.fromkeys(case.provider for case in named))
+        _no_others(own, asked_for)
+        asked_for = own
+    elif AUTO in asked_for:
+        chosen, why = automatic()
+        asked_for = list(dict.fromkeys(chosen if name == AUTO else name for name in asked_for))
+    return tuple(plugins.candidate(name) for name in asked_for), why
+
+
+def automatic() -> tuple[str, str]:
+    """The provider that `auto` stands for on this machine, and why."""
     te = plugins.candidate("te")
     why_not = installed.closed(te)
     if why_not:
-        return (plugins.candidate("torch"),), f"provider torch, the embedded default; not te: {why_not}"
-    return (te,), f"provider te: transformer-engine {installed.version(te.distribution)} and a CUDA driver are here"
+        return "torch", f"provider torch, the embedded default; not te: {why_not}"
+    return "te", f"provider te: transformer-engine {installed.version(te.distribution)} and a CUDA driver are here"
+
+
+def _no_others(own: list[str], asked_for: list[str]) -> None:
+    """UsageError where a named case belongs to a provider that was not asked for."""
+    others = [name for name in own if name not in asked_for]
+    if others and AUTO not in asked_for:
+        raise UsageError(
+            f"--case names cases of provider {', '.join(others)}, and --provider asks for {', '.join(asked_for)}; "
+            f"leave --provider out, or drop these cases"
+        )
 
 
 def part(points: list[Case | matrix.Excluded], shard: str) -> list[Case | matrix.Excluded]:
     """Every N-th point from the I-th on, for `I/N`; the N parts are disjoint and make up the whole."""
     if not shard:
         return points
-    index, _, count = shard.partition("/")
-    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
+    index, count = (int(number) for number in found.groups()) if found else (0, 0)
+    if not 1 <= index <= count:
         raise UsageError(f"--shard {shard}: expected I/N with 1 <= I <= N, such as 2/4")
-    return points[int(index) - 1 :: int(count)]
+    return points[index - 1 :: count]
 
 
 def case_of(point: Case | matrix.Excluded) -> Case:
@@ -108,12 +128,12 @@ def case_of(point: Case | matrix.Excluded) -> Case:
 def _points(asked: Asked, named: list[Case], candidates: tuple[Candidate, ...]) -> list[Case | matrix.Excluded]:
     if not asked.case:
         return matrix.enumerate_cases(matrix.load(asked.matrix), list(candidates), asked.seed)
-    names = [candidate.name for candidate in candidates]
-    return [matrix.excluded(case) or case for case in dict.fromkeys(named) if case.provider in names]
+    return [matrix.excluded(case) or case for case in dict.fromkeys(named)]
 
 
 def _seeded(case: Case, seed: int) -> Case:
-    return msgspec.structs.replace(case, seed=seed) if seed else case
+    """A case that names no seed of its own gets the one of the run."""
+    return case if case.seed else msgspec.structs.replace(case, seed=seed)
 
 
 def _nothing(
@@ -133,8 +153,6 @@ def _nothing(
 
 
 def _made_for(asked: Asked) -> str:
-    if asked.case:
-        return f"; their providers are {', '.join(dict.fromkeys(parse(text).provider for text in asked.case))}"
     axes = [axis for block in matrix.load(asked.matrix).blocks for axis in block if axis.name == "provider"]
     only = dict.fromkeys(value for axis in axes for value in axis.values)
     return f"; it is made for --provider {' or '.join(only)}" if only else ""

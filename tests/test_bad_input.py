@@ -316,6 +316,9 @@ def test_ctrl_c_before_the_run_began_is_130(monkeypatch: pytest.MonkeyPatch) -> 
     assert typed("run", "--provider", "torch") == (130, "", "")
 
 
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+
+
 def into(reader: str, *arguments: str) -> Done:
     """A command whose standard output goes into the shell's `reader`; exit code and stderr are the command's own."""
     shell = f'set -o pipefail; "$@" {reader}'
@@ -336,7 +339,52 @@ def test_a_run_whose_reader_closes_early_goes_on_and_writes_its_report(tmp_path:
     assert json.loads((kept / "report.json").read_text("utf-8"))["tally"]["executed"] == 4
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+# Where standard output goes -> what stderr says of it.
+OUTPUTS = {
+    "a full disk": (
+        "> /dev/full",
+        "gradcheck: cannot write to standard output: No space left on device; "
+        "nothing more is printed there, files are written all the same\n",
+    ),
+    "nowhere": (">&-", ""),
+    "nowhere, and stderr neither": (">&- 2>&-", ""),
+}
+
+
+@full
+@pytest.mark.parametrize(("reader", "told"), OUTPUTS.values(), ids=OUTPUTS)
+def test_a_run_goes_on_and_writes_its_report_whatever_becomes_of_its_output(
+    tmp_path: Path, reader: str, told: str
+) -> None:
+    kept = tmp_path / "run"
+    done = into(reader, "run", "--provider", "torch", "--matrix", "smoke", "-k", "api=loop", "--output", str(kept))
+    assert done == (0, "", told)
+    assert json.loads((kept / "report.json").read_text("utf-8"))["tally"]["executed"] == 4
+    assert (kept / "journal.jsonl").read_text("utf-8").count("\n") == 11
+
+
+def test_a_terminal_that_lacks_a_character_costs_neither_the_table_nor_a_file(tmp_path: Path) -> None:
+    kept = tmp_path / "run"
+    arguments = ("run", "--provider", "torch", "--matrix", "smoke", "-k", "api=loop", "--output", str(kept))
+    done = child(*arguments, PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (0, "")
+    assert "executed 4 of 4 asked (100%) ? 4 PASSED" in done.out
+    assert (kept / "report.csv").exists()
+
+
+@full
+def test_a_report_that_cannot_be_printed_is_a_failure_as_nothing_else_is_left_of_it(tmp_path: Path) -> None:
+    case = selection.parse("torch:api=loop")
+    written = Journal(tmp_path)
+    opened = pipeline.Run(gradcheck="", command=[], started="", matrix="", provider=["torch"])
+    written.opened(opened, [str(case)])
+    written.stop()
+    done = into("> /dev/full", "report", str(tmp_path))
+    assert done.code == HarnessError.exit_code
+    assert "gradcheck: expected to print the report whole, found No space left on device: make room" in done.err
+
+
+@full
 def test_a_full_disk_behind_standard_output_is_one_message() -> None:
     done = into("> /dev/full", "list", "--matrix", "smoke", "--provider", "torch")
     assert done.code == HarnessError.exit_code

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gradcheck_cli.judge.effective import not_the_case, raised
+from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
 from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version, version
@@ -122,8 +122,9 @@ def given(rows: list[Closed]) -> list[str]:
     return [row.falls_back_to or "|".join(said for said in words if re.search(row.says, said)) for row in rows]
 
 
-def judged(case: Case, here: Environment, message: str) -> Outcome:
-    return raised(case, Raised(type="RuntimeError", message=message, during="forward", traceback=""), here).outcome
+def judged(case: Case, here: Environment, message: str, kind: str = "RuntimeError") -> Outcome:
+    seen = Raised(type=kind, message=message, during="forward of microbatch 0", traceback="")
+    return raised(case, Observation(case=str(case), ending="raised"), seen, here).outcome
 
 
 @pytest.mark.parametrize(("te", "capability", "cublas", "asked", "said"), tuple(WHERE.values()), ids=WHERE)
@@ -180,7 +181,8 @@ def test_the_right_words_where_the_table_says_open_stay_raised() -> None:
 
 def test_a_refusal_quotes_the_candidate() -> None:
     seen = Raised(type="RuntimeError", message=ON_HOPPER, during="forward of microbatch 0", traceback="")
-    finding = raised(Case.parse("te:api=op"), seen, where("2.17.1", (9, 0), "13.1.0"))
+    observation = Observation(case="te:api=op", ending="raised")
+    finding = raised(Case.parse("te:api=op"), observation, seen, where("2.17.1", (9, 0), "13.1.0"))
     assert finding.why == f"closed by cuBLASLt 13.1.0: RuntimeError in forward of microbatch 0: {ON_HOPPER}"
 
 
@@ -197,7 +199,9 @@ def test_the_users_own_switch_makes_the_native_path_the_one_asked_for() -> None:
 def test_a_fallback_is_refused_only_where_it_is_announced(ran: str) -> None:
     case = Case.parse("te:api=module:path=native")
     seen = Observation(case=str(case), ending="finished", effective={"path": ran})
-    found = not_the_case(case, seen, where("2.18.0", (9, 0), "13.1.0"))
+    here = where("2.18.0", (9, 0), "13.1.0")
+    assert not_the_case(case, seen, here) is None
+    found = fell_back(case, seen, here)
     assert (found and found.outcome) is (Outcome.REFUSED if ran == "legacy" else None)
 
 
@@ -205,7 +209,8 @@ def test_a_fallback_is_refused_only_where_it_is_announced(ran: str) -> None:
 def test_grouped_mm_is_refused_only_where_torch_has_none(torch: str, due: bool) -> None:  # noqa: FBT001
     here = Environment(versions={"torch": torch})
     said = f"torch.nn.functional.grouped_mm is not in torch {torch}"
-    assert (judged(Case.parse("torch:api=grouped_mm"), here, said) is Outcome.REFUSED) is due
+    outcome = judged(Case.parse("torch:api=grouped_mm"), here, said, "NotImplementedError")
+    assert (outcome is Outcome.REFUSED) is due
 
 
 def test_the_loop_is_never_refused() -> None:

@@ -39,7 +39,7 @@ WRONG = {
     "an unknown axis": ("te:api=op:color=red", "unknown axis 'color'; the axes are: provider, api, path"),
     "a value that the axis cannot have": ("te:api=op:dtype=fp8", "dtype=fp8: expected bf16 or fp16 or fp32"),
     "a switch that is neither 0 nor 1": ("te:api=op:bias=2", "bias=2: expected 0 or 1"),
-    "a count of none": ("te:api=op:num_gemms=0", "num_gemms=0: expected a whole number, 1 or more"),
+    "a count of none": ("te:api=op:num_gemms=0", "num_gemms=0: expected a whole number, 1 to 1048576"),
     "a count beyond the largest": ("te:api=op:microbatches=17", "microbatches=17: expected a whole number, 1 to 16"),
     "an unknown pattern": ("te:api=op:m_splits=odd", "m_splits=odd: expected balanced, uneven"),
     "a negative share": ("te:api=op:m_splits=1,-1", "or a list such as 64,0,128"),

@@ -10,6 +10,7 @@ from hand_written import SlotAlter, altered, channel, deviation, observation
 
 from gradcheck_cli.judge.conclude import conclude, excluded, untested
 from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import FILLS, Fill, Observation, Raised, Role, SlotSeen
@@ -247,6 +248,57 @@ def test_a_crash_is_told_with_its_status_and_the_last_words() -> None:
     assert only.why == (
         "expected a result; the worker ended with signal 11 (SIGSEGV); its last output: reading address 0"
     )
+
+
+STACKS = """\
+Thread 0x00007f07dcf726c0 (most recent call first):
+  File "threading.py", line 982 in run
+
+Current thread 0x00007f07dddc4b80 (most recent call first):
+  File "ctypes/__init__.py", line 519 in string_at
+  File "<string>", line 1 in <module>
+"""
+ONE_STACK = 'Thread 0x00007f07dcf726c0 [worker] (most recent call first):\n  File "layer.py", line 7 in wait\n'
+C10 = """\
+terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: an illegal memory access was encountered
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+Exception raised from query at c10/cuda/CUDAException.cpp:43 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x98
+Fatal Python error: Aborted
+
+"""
+EXTENSIONS = "\nExtension modules: numpy._core._multiarray_umath, torch._C (total: 2)\n"
+FRAME = 'File "ctypes/__init__.py", line 519 in string_at'
+# The last output of a worker -> what is quoted of it.
+LAST_WORDS = {
+    "a plain line": ("loading\nreading address 0\n", "reading address 0"),
+    "nothing": ("\n", ""),
+    "a segmentation fault": (
+        f"loading\nFatal Python error: Segmentation fault\n\n{STACKS}{EXTENSIONS}",
+        f"Fatal Python error: Segmentation fault; {FRAME}; before that: loading",
+    ),
+    "a hang": (f"waiting\n{STACKS}", f"{FRAME}; before that: waiting"),
+    "a hang outside the thread that was asked": (ONE_STACK, 'File "layer.py", line 7 in wait'),
+    "an exception of C++": (
+        f"{C10}{STACKS}{EXTENSIONS}",
+        f"Fatal Python error: Aborted; {FRAME}; before that: CUDA error: an illegal memory access was encountered",
+    ),
+    "a stack without its head": (f'reading.py", line 9 in run\n  File "x.py", line 1 in main\n{EXTENSIONS}', ""),
+    "no Python frame": (f"gone\n{STACKS.splitlines()[0]}\n  <no Python frame>\n", "gone"),
+}
+
+
+@pytest.mark.parametrize(("output", "quoted"), LAST_WORDS.values(), ids=LAST_WORDS)
+def test_of_a_last_output_is_quoted_what_tells(output: str, quoted: str) -> None:
+    assert last_words(output) == quoted
+
+
+def test_a_case_over_its_time_is_told_with_the_limit_and_the_seconds_not_with_the_signal() -> None:
+    seen = Observation(case="", ending="timed_out", exit_status="signal 15 (SIGTERM)", seconds=1.52, last_output=STACKS)
+    (only,) = verdict(UNFUSED, seen).findings
+    assert only.diagnosis == "time limit"
+    assert only.why == f"expected a result within the time limit; there was none after 1.5 s; its last output: {FRAME}"
 
 
 def test_an_exception_nobody_announced_is_raised() -> None:

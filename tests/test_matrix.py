@@ -40,11 +40,12 @@ WRONG = {
     "a value that another block has too": (
         "[[block]]\nnum_gemms = 4\n[[block]]\nbias = [0, 1]\nnum_gemms = [4, 0]\n",
         5,
-        "num_gemms=0: expected a whole number, 1 or more",
+        "num_gemms=0: expected a whole number, 1 to 1048576",
     ),
     "an unknown provider": ('[[block]]\nprovider = ["te", "jax"]\n', 2, "provider=jax: expected te or torch"),
     "an unknown api": ('[[block]]\napi = "modul"\n', 2, "api=modul: expected module or op or grouped_mm or loop"),
-    "an unknown api left out": ('[[block]]\napi = "not modul"\n', 2, "api=modul: expected module or op"),
+    "an unknown api left out": ('[[block]]\napi = "not te:modul"\n', 2, "api=modul: expected module or op"),
+    "an api left out of nobody": ('[[block]]\napi = "not module"\n', 2, "expected `not provider:api`"),
     "splits without brackets of their own": (
         "[[block]]\nm_splits = [64, 0]\n",
         2,
@@ -207,7 +208,7 @@ def test_a_block_takes_those_of_its_apis_that_the_provider_has(tmp_path: Path) -
 
 
 def test_a_block_takes_all_apis_but_those_named_with_not(tmp_path: Path) -> None:
-    name = file(tmp_path, '[[block]]\napi = ["not op", "not loop"]\n')
+    name = file(tmp_path, '[[block]]\napi = ["not te:op", "not torch:loop"]\n')
     assert ids(name, TE, TORCH) == ["te:api=module", "torch:api=grouped_mm"]
 
 

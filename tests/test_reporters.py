@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import junitparser
 import msgspec
@@ -15,10 +16,12 @@ import pytest
 import report_samples as samples
 from markdown_it import MarkdownIt
 from rich.console import Console
+from rich.padding import Padding
 
 from gradcheck_cli.errors import GradcheckError, UsageError
+from gradcheck_cli.judge.conclude import untested
 from gradcheck_cli.records.case import AXES, Case
-from gradcheck_cli.records.observation import INFINITE
+from gradcheck_cli.records.observation import INFINITE, ROLES
 from gradcheck_cli.records.report import Opened, Report, Started
 from gradcheck_cli.records.verdict import Margin, Outcome, Verdict
 from gradcheck_cli.reporters import csv_pandas, formats, junit, markdown, report_json
@@ -32,6 +35,7 @@ from gradcheck_cli.reporters.plain_text import excerpt, printable
 from gradcheck_cli.reporters.progress import BarReporter, PlainReporter
 from gradcheck_cli.reporters.protocol import Reporter, Silent
 from gradcheck_cli.reporters.read import journal, read
+from gradcheck_cli.reporters.standard_output import PatientOutput
 from gradcheck_cli.reporters.summary import environment_line, floor, headline, percent, reproducer, title
 
 REPORTS: dict[str, Callable[[], Report]] = {
@@ -91,6 +95,30 @@ def test_nothing_but_a_command_to_copy_is_wider_than_the_terminal(made: Callable
     assert too_wide == []
 
 
+@pytest.mark.parametrize("width", (48, 60, 80, 100))
+def test_an_outcome_is_written_out_at_every_width(width: int) -> None:
+    cases = [Case(provider="te", api="module", path="native", bias=True, seed=i) for i in range(12)]
+    for outcome in set(Outcome) - {Outcome.PASSED, Outcome.EXCLUDED}:
+        bad = [samples.verdict(case, outcome, roles=dict.fromkeys(ROLES, outcome), findings=[]) for case in cases]
+        table = shown(samples.report(bad), width=width).partition("executed")[0]
+        assert table.count(outcome.value) == 4
+        assert table.count("12/12") == 4
+
+
+def test_the_ratio_gives_way_before_a_line_is_broken_and_so_does_its_legend() -> None:
+    refused = samples.report(
+        samples.verdict(Case(provider="te", api="module", bias=True, seed=i), roles=dict.fromkeys(ROLES, outcome))
+        for i, outcome in enumerate((Outcome.PASSED, Outcome.MISSING, Outcome.MISSING))
+    )
+    assert "MISSING 2/3 MISSING 2/3 MISSING 2/3 MISSING 2/3" in shown(refused, width=90)
+    assert ("err/" in shown(refused, width=110), "err/" in shown(refused, width=90)) == (True, False)
+
+
+def test_the_legend_explains_nothing_that_no_table_shows() -> None:
+    text = shown(samples.seed())
+    assert ("n/m" in text, "err/bound: " in text) == (False, True)
+
+
 def test_no_outcome_is_told_by_colour_alone() -> None:
     text = shown(samples.every_outcome())
     assert [outcome for outcome in Outcome if outcome.value not in text] == []
@@ -116,6 +144,28 @@ def test_a_floor_that_is_missed_says_what_was_demanded_found_and_to_do() -> None
     assert floor(report) == (
         "floor NOT MET: 33% executed, expected at least 50%; open what was REFUSED, or ask for less with --min-executed"
     )
+
+
+NEVER_RUN = untested(Case.parse("te:api=op"))
+PASSED, REFUSED = (samples.verdict("te:api=op", outcome) for outcome in (Outcome.PASSED, Outcome.REFUSED))
+LEFT = "could be judged: run what is left with --last-failed and its folder"
+# Verdicts -> what is to be done for the floor to be met.
+FLOORS: dict[str, tuple[list[Verdict], str]] = {
+    "the run was cut short": ([PASSED, *[NEVER_RUN] * 4], f"the run ended before 4 cases {LEFT}"),
+    "cut short before the first": ([NEVER_RUN], f"the run ended before 1 case {LEFT}"),
+    "cut short among refusals": ([REFUSED, NEVER_RUN], f"the run ended before 1 case {LEFT}; open what was REFUSED"),
+    "all refused": ([REFUSED], "select cases that this machine can run, or open what was REFUSED"),
+    "nothing there": ([], "select cases that this machine can run"),
+    "something else ran": (
+        [PASSED, *[samples.verdict("te:api=op", Outcome.NOT_THE_CASE)] * 2],
+        "ask for less with --min-executed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("verdicts", "told"), FLOORS.values(), ids=FLOORS)
+def test_a_missed_floor_says_what_is_true_of_this_run_and_no_more(verdicts: list[Verdict], told: str) -> None:
+    assert floor(samples.report(verdicts)).partition("; ")[2] == told
 
 
 def test_a_share_just_under_the_floor_is_not_rounded_up_to_it() -> None:
@@ -333,12 +383,28 @@ def test_a_run_that_was_killed_in_the_middle_of_a_line_is_read(tmp_path: Path, c
     assert len(report.verdicts) == 12
 
 
-def test_a_killed_run_is_measured_against_everything_that_was_asked(tmp_path: Path) -> None:
-    unfinished = Journal(tmp_path)
-    unfinished.opened(samples.RUN, [f"te:api=op:seed={i}" for i in range(10)])
-    unfinished.finished(samples.verdict("te:api=op"))
+def cut_off(folder: Path, *asked: str) -> Report:
+    """A run that was killed during its second case, as its journal tells of it."""
+    unfinished = Journal(folder)
+    unfinished.opened(samples.RUN, asked)
+    unfinished.started(Case.parse(asked[0]))
+    unfinished.finished(samples.verdict(asked[0]))
+    unfinished.started(Case.parse(asked[1]))
     unfinished.stop()
-    assert headline(read(tmp_path).tally) == "executed 1 of 10 asked (10%) · 1 PASSED"
+    return read(folder)
+
+
+def test_a_killed_run_is_measured_against_everything_that_was_asked(tmp_path: Path) -> None:
+    report = cut_off(tmp_path, *[f"te:api=op:seed={i + 1}" for i in range(10)])
+    assert headline(report.tally) == "executed 1 of 10 asked (10%) · 1 PASSED · 9 UNTESTED"
+
+
+def test_a_killed_run_tells_the_case_it_was_cut_off_in_from_those_it_never_came_to(tmp_path: Path) -> None:
+    report = cut_off(tmp_path, "te:api=op", "te:api=op:seed=1", "te:api=op:dtype=fp32", "te:api=op:axis_to_come=1")
+    _, cut, never, unknown = report.verdicts
+    assert "the run was cut off here" in cut.findings[0].why
+    assert never.findings[0].why == unknown.findings[0].why == "expected the case to run; the run ended before it"
+    assert (never.axes["dtype"], unknown.axes) == ("fp32", {})
 
 
 def test_a_case_that_was_started_and_never_judged_is_untested(tmp_path: Path) -> None:
@@ -610,6 +676,37 @@ def test_a_reporter_that_cannot_write_does_not_silence_the_next(tmp_path: Path) 
     with pytest.raises(GradcheckError, match="cannot write"):
         Everyone([failing, working]).closed(samples.seed())
     assert read(tmp_path) == samples.seed()
+
+
+def test_whatever_one_reporter_raises_the_others_write_their_files(tmp_path: Path) -> None:
+    failing = FileReporter(tmp_path / "report.md", lambda _: "\ud800")
+    working = FileReporter(tmp_path / "report.json", report_json.text)
+    with pytest.raises(UnicodeEncodeError):
+        Everyone([failing, working]).closed(samples.seed())
+    assert read(tmp_path) == samples.seed()
+
+
+def test_a_table_that_cannot_be_printed_costs_no_file_and_is_no_failure_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=100)
+    tell(formats.of_run([], tmp_path, console, quiet=True), samples.seed())
+    assert (tmp_path / "report.csv").exists()
+    assert read(tmp_path) == samples.seed()
+    assert "gradcheck: expected to print the report, found UnicodeEncodeError: " in capsys.readouterr().err
+
+
+def test_the_table_comes_after_the_files_that_it_lists(tmp_path: Path) -> None:
+    console = Console(width=100, file=io.StringIO())
+    formats.render(samples.seed(), ["table", "markdown"], tmp_path, console)
+    assert _written(console).startswith("wrote ")
+    assert f"report in {tmp_path}: report.md\n" in _written(console)
+
+
+def test_what_goes_into_a_file_has_no_blanks_at_the_end_of_its_lines() -> None:
+    log = io.StringIO()
+    Console(file=cast("io.StringIO", PatientOutput(log)), width=20).print(Padding("a\n\n  b ", (0, 4)))
+    assert log.getvalue() == "    a\n\n      b\n"
 
 
 def test_a_reporter_that_hears_nothing_says_nothing() -> None:

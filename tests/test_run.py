@@ -68,6 +68,10 @@ def test_a_run_ends_with_its_exit_code_in_words(green: Run) -> None:
     assert "executed 4 of 4 asked (100%) · 4 PASSED" in green.done.out
 
 
+def test_a_log_has_no_blanks_at_the_end_of_its_lines(green: Run) -> None:
+    assert [line for line in green.done.out.splitlines() if line != line.rstrip()] == []
+
+
 def test_variables_that_set_options_are_recorded(green: Run) -> None:
     recorded = green.report["run"]
     assert recorded["options"] == {"GRADCHECK_MATRIX": "smoke", "GRADCHECK_OUTPUT": str(green.folder)}
@@ -218,6 +222,7 @@ def test_a_run_that_was_killed_is_reported_from_its_journal(killed: Cut) -> None
     assert (done.code, done.err) == (0, "")
     assert f"{len(killed.judged)} PASSED" in done.out
     assert f"executed {len(killed.judged)} of 36 asked" in done.out
+    assert f"{36 - len(killed.judged)} UNTESTED" in done.out
 
 
 def test_what_a_killed_run_left_open_can_be_run_again(killed: Cut, tmp_path: Path) -> None:
@@ -225,3 +230,4 @@ def test_what_a_killed_run_left_open_can_be_run_again(killed: Cut, tmp_path: Pat
     rerun = list(Run(done, tmp_path / "run").outcomes)
     assert done.code == 0
     assert set(rerun).isdisjoint(killed.judged)
+    assert len(rerun) == 36 - len(killed.judged)

@@ -33,29 +33,44 @@ class Contents:
     wrong: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def contents(case: Case, reference: Reference, rounding: Rounding, role: Role, buffer: Buffer, k: int) -> Contents:
-    """Everything `role` may hold in `buffer` once microbatch k is done, rows of all experts one below the other."""
+def contents(
+    case: Case, reference: Reference, rounding: Rounding | None, role: Role, buffer: Buffer, k: int
+) -> Contents:
+    """Everything `role` may hold in `buffer` once microbatch k is done, rows of all experts one below the other.
+
+    Bounds, which cost most, are computed only where a rounding is given, and in the buffer that the case wants filled.
+    """
     if role in ("fprop", "dgrad"):
         exact = reference.roles[k][role]
-        fixed = rounding.store * exact.value.abs() + rounding.floor
-        if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
-            fixed = 2 * fixed + rounding.store * _bias_rows(case, reference, k)
-        terms = case.in_features if role == "fprop" else case.out_features
-        free = rounding.accumulate * growth(rounding, terms) * exact.scale
-        value = Content(exact.value, fixed, free, rounding.operands * exact.energy)
+        value = stored(case, reference, rounding, role, k) if rounding else Content(exact.value)
         return Contents({"value": value}, {"zero": torch.zeros_like(exact.value), "doubled": 2 * exact.value})
     steps = [seen[role] for seen in reference.roles[: k + 1]]
     total = torch.stack([step.value for step in steps]).sum(0)
     wrong = {"zero": torch.zeros_like(total), "doubled": 2 * total}
     if k:
         wrong |= {"last": steps[-1].value, "first": steps[0].value}
+    due = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
     if buffer == "grad":
-        return Contents({"sum": accumulated(case, rounding, steps, None, rounds_first=True)}, wrong)
+        right = accumulated(case, rounding, steps, None, rounds_first=True) if rounding and due else Content(total)
+        return Contents({"sum": right}, wrong)
     prefill = reference.inputs.prefill.double()
     wrong = {f"prefill+{name}": prefill + value for name, value in wrong.items() if name != "zero"}
     wrong |= {"zero": torch.zeros_like(total), "sum": total, "prefill": prefill}
-    added = accumulated(case, rounding, steps, prefill, rounds_first=rounding.rounds_before_adding)
+    added = Content(prefill + total)
+    if rounding and due:
+        added = accumulated(case, rounding, steps, prefill, rounds_first=rounding.rounds_before_adding)
     return Contents({"prefill+sum": added, "prefill": Content(prefill)}, wrong)
+
+
+def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Content:
+    """fprop or dgrad of one microbatch, stored once, or twice where a bias is added to what was stored."""
+    exact = reference.roles[k][role]
+    fixed = rounding.store * exact.value.abs() + rounding.floor
+    if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
+        fixed = 2 * fixed + rounding.store * _bias_rows(case, reference, k)
+    terms = case.in_features if role == "fprop" else case.out_features
+    free = rounding.accumulate * growth(rounding, terms) * exact.scale
+    return Content(exact.value, fixed, free, rounding.operands * exact.energy)
 
 
 def accumulated(

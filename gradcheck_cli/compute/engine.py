@@ -6,8 +6,6 @@ import pkgutil
 import time
 import warnings
 
-import torch
-
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
@@ -16,7 +14,6 @@ from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial
 from gradcheck_cli.errors import HarnessError
-from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
@@ -37,7 +34,18 @@ class Engine:
         return environment(self.device, self._variables)
 
     def run(self, job: Job) -> Observation:
-        """Observe one case; what the candidate raises becomes part of the observation."""
+        """Observe one case; what the candidate raises becomes part of the observation.
+
+        HarnessError where the reference or the measuring does not fit into memory: that is no word on the candidate.
+        """
+        try:
+            return self._observed(job)
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            raise HarnessError(f"no memory for the reference of {job.case}: {no_memory(self.device, error)}") from error
+
+    def _observed(self, job: Job) -> Observation:
         began = time.perf_counter()
         case = job.case
         channels: list[ChannelSeen] = []
@@ -47,7 +55,7 @@ class Engine:
             warnings.simplefilter("always")
             try:
                 for fill in FILLS:
-                    reference = self._reference(case, fill)
+                    reference = prepare(case, fill, self.device)
                     channels.append(self._channel(job, fill, reference, effective))
             except CandidateRaised as error:
                 raised = error.seen
@@ -62,23 +70,17 @@ class Engine:
             seconds=time.perf_counter() - began,
         )
 
-    def _reference(self, case: Case, fill: Fill) -> Reference:
-        try:
-            return prepare(case, fill, self.device)
-        except torch.OutOfMemoryError as error:
-            raise HarnessError(f"no memory for the reference of {case}: {no_memory(self.device, error)}") from error
-
     def _channel(self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int]) -> ChannelSeen:
         """One pass over the microbatches on one fill; fills in `effective` as soon as it is known."""
         case, phases = job.case, []
         if not reference.inapplicable:
             with on_trial(f"build, {fill} data", self.device):
                 layer: Layer = self.builders[job.target](case, self.device)
-                effective |= {**layer.effective(), **layout(layer)}
+                note(effective, {**layer.effective(), **layout(layer)})
             # Another layer than the one that was asked for may not even take these tensors.
             as_asked = layout(layer).items() <= case.axes().items()
             for k, phase, found in observe(case, layer, reference.inputs, fill) if as_asked else ():
-                effective |= {**layer.effective(), **layout(layer)}
+                note(effective, {**layer.effective(), **layout(layer)})
                 slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
                 phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots))
         return ChannelSeen(
@@ -90,13 +92,23 @@ class Engine:
         )
 
 
+def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:
+    """Add what a layer is found to be; where it was something else before, both are kept: `legacy, then native`."""
+    for name, value in found.items():
+        value = int(value) if isinstance(value, bool) else value if isinstance(value, int) else str(value)
+        before = effective.setdefault(name, value)
+        if value != before and not str(before).endswith(f"then {value}"):
+            effective[name] = f"{before}, then {value}"
+
+
 def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -> list[SlotSeen]:
     """One role in one buffer, measured against all it may hold."""
     case, rounding = job.case, job.rounding[found.role]
     rows = {"wgrad": [case.out_features] * case.num_gemms, "bgrad": [1] * case.num_gemms}
     sizes = rows.get(found.role, list(case.splits(k)))
-    expected = contents(case, reference, rounding, found.role, found.buffer, k)
-    return measure(found, expected, sizes, rounding.lambda_, bounded=fill == "normal")
+    bounded = fill == "normal"
+    expected = contents(case, reference, rounding if bounded else None, found.role, found.buffer, k)
+    return measure(found, expected, sizes, rounding.lambda_, bounded=bounded)
 
 
 def imported(target: str) -> Builder:

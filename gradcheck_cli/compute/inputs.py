@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -33,6 +34,10 @@ class Inputs:
     prefill: torch.Tensor
 
 
+# Named each time: a candidate may have changed torch's default dtype or device at its import, and data rounded by it
+# would hide what it rounds.
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+
 Draw = Callable[[str, tuple[int, ...]], torch.Tensor]
 
 
@@ -42,7 +47,7 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     Drawn on the CPU from a seed made of the case's shape and data axes; `thinning` halves the budget of the exact
     fill that many times.
     """
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{case}/{fill}/{thinning}".encode()))
+    generator = torch.Generator(device="cpu").manual_seed(zlib.crc32(f"{case}/{fill}/{thinning}".encode()))
     one = exact(case, generator, thinning) if fill == "exact" else normal(case, generator)
     dtype, rows = DTYPES[case.dtype], [sum(case.splits(k)) for k in range(case.microbatches)]
     experts, n, k_ = case.num_gemms, case.out_features, case.in_features
@@ -60,14 +65,14 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
 
 
 def _grad_output(case: Case, one: Draw, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.ones(shape) if case.grad_output == "expanded" else one("grad_output", shape)
+    return torch.ones(shape, **_PLAIN) if case.grad_output == "expanded" else one("grad_output", shape)
 
 
 def normal(case: Case, generator: torch.Generator) -> Draw:
     """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); |prefill| is at least 1/2."""
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        values = torch.randn(shape, generator=generator)
+        values = torch.randn(shape, generator=generator, **_PLAIN)
         if name == "weight":
             return values / math.sqrt(case.in_features)
         if name == "prefill":
@@ -88,9 +93,9 @@ def exact(case: Case, generator: torch.Generator, thinning: int) -> Draw:
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name == "prefill":
             return prefill(shape)
-        magnitude = torch.randint(1, largest + 1, shape, generator=generator)
-        sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-        kept = torch.rand(shape, generator=generator) < density.get(name, 1.0)
+        magnitude = torch.randint(1, largest + 1, shape, generator=generator, device="cpu")
+        sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
+        kept = torch.rand(shape, generator=generator, **_PLAIN) < density.get(name, 1.0)
         return (magnitude * sign * kept).float()
 
     return one
@@ -98,7 +103,7 @@ def exact(case: Case, generator: torch.Generator, thinning: int) -> Draw:
 
 def prefill(shape: tuple[int, ...]) -> torch.Tensor:
     """Integers +-1 to +-7, nowhere zero, different between neighbours and between experts."""
-    experts, rows, columns = (torch.arange(size) for size in shape)
+    experts, rows, columns = (torch.arange(size, device="cpu") for size in shape)
     total = 5 * experts[:, None, None] + 3 * rows[None, :, None] + columns[None, None, :]
     return ((total % 7 + 1) * (1 - 2 * (total % 2))).float()
 

@@ -50,6 +50,8 @@ def open_device(name: str) -> torch.device:
 def no_memory(device: torch.device, error: Exception) -> str:
     """A device error in words, with what is free where the driver still says so."""
     first = str(error).strip().partition("\n")[0]
+    if device.type != "cuda":
+        return f"{first} (choose a smaller case)"
     try:
         free, total = torch.cuda.mem_get_info(device)
     except RuntimeError:

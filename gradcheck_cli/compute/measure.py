@@ -33,11 +33,7 @@ def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *
         for name, content in contents.right.items()
     }
     residuals = residual_per_expert(joined, contents, rows)
-    delivered = contents.right.get("prefill+sum", next(iter(contents.right.values()))).value
-    if "prefill" in contents.right:
-        delivered = delivered - contents.right["prefill"].value
-    delivered = delivered.reshape(joined.shape)
-    counted = torch.stack([(~joined.isfinite()).double().sum(1), (delivered != 0).double().sum(1)])
+    counted = torch.stack([(~joined.isfinite()).double().sum(1), delivered(contents).reshape(joined.shape).sum(1)])
     counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
     return [
         bare
@@ -53,12 +49,20 @@ def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *
     ]
 
 
+def delivered(contents: Contents) -> torch.Tensor:
+    """1.0 where a right gradient shows, 0.0 where it leaves what was there: in main_grad, after rounding to fp32."""
+    right = next(iter(contents.right.values())).value
+    if "prefill" not in contents.right:
+        return (right != 0).double()
+    return (contents.right["prefill+sum"].value.float() != contents.right["prefill"].value.float()).double()
+
+
 def deviation_per_expert(
     found: torch.Tensor, content: Content, rows: list[int], lambda_: float, *, bounded: bool
 ) -> list[Deviation]:
     """found (R, C) against one content, reduced to each expert's rows."""
-    parts = by_expert(row_table(found, content, lambda_), rows)
     bounded = bounded and content.fixed is not None
+    parts = by_expert(row_table(found, content, lambda_ if bounded else None), rows)
     return [_deviation(part, found.shape[1], bounded=bounded) for part in parts]
 
 
@@ -87,34 +91,35 @@ def figure(value: float) -> float:
     return float(f"{value:.6e}")
 
 
-def row_table(found: torch.Tensor, content: Content, lambda_: float) -> torch.Tensor:
-    """(8, R): each row's worst element; a non-finite element counts as infinitely wrong."""
+def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> torch.Tensor:
+    """(8, R): each row's worst element; a non-finite element counts as infinitely wrong. No ratios without a lambda."""
     value = content.value.reshape(found.shape)
-    error = torch.where(found.isfinite(), (found - value).abs(), INFINITE)
-    zero = torch.zeros_like(error)
-    fixed = zero if content.fixed is None else content.fixed.reshape(found.shape)
-    free = zero if content.free is None else content.free.reshape(found.shape)
-    operands = zero if content.operands is None else content.operands.reshape(found.shape)
-    ratio = _quotient(error, fixed + lambda_ * free + operands)
-    after = _quotient((error - fixed).clamp(min=0), lambda_ * free + operands)
-    needed = _quotient((error - fixed - operands).clamp(min=0), free)
     if found.shape[1] == 0:
         return found.new_zeros(8, found.shape[0])
-    rank = ratio if content.fixed is not None else error
-    column = rank.argmax(dim=1, keepdim=True)
+    error = torch.where(found.isfinite(), (found - value).abs(), INFINITE)
+    ratios = [] if lambda_ is None else _ratios(error, content, lambda_)
+    column = (ratios[0] if ratios else error).argmax(dim=1, keepdim=True)
+    none = error.new_zeros(len(error))
     clipped = torch.where(found.isfinite(), found, INFINITE)
     return torch.stack(
         [
             (found != value).double().sum(1),
             error.amax(1),
-            ratio.amax(1),
-            after.amax(1),
-            needed.amax(1),
+            *([ratio.amax(1) for ratio in ratios] or [none] * 3),
             column[:, 0].double(),
             value.gather(1, column)[:, 0],
             clipped.gather(1, column)[:, 0],
         ]
     )
+
+
+def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch.Tensor]:
+    """Error to bound, the same after output rounding, and the smallest lambda, element by element."""
+    parts = (content.fixed, content.free, content.operands)
+    fixed, free, operands = (torch.zeros_like(error) if part is None else part.reshape(error.shape) for part in parts)
+    rest = (error - fixed).clamp(min=0)
+    beyond = lambda_ * free + operands
+    return [_quotient(error, fixed + beyond), _quotient(rest, beyond), _quotient((rest - operands).clamp(min=0), free)]
 
 
 def residual_per_expert(found: torch.Tensor, contents: Contents, rows: list[int]) -> dict[str, list[float]]:

@@ -61,8 +61,11 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: str) -> Iterator[tup
     """
     device = inputs.weight.device
     with on_trial(f"loading of the weights, {fill} data", device):
-        layer.load(inputs.weight, inputs.bias)
-    attached = attach_main_grad(layer, inputs.prefill)
+        # Copies: the originals serve the reference, and every other case on the same data.
+        layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
+    # An optimizer holds these from here on; gradients that reach others put in their place later are lost to it.
+    weights, biases = list(layer.weights), list(layer.biases)
+    attached = attach_main_grad(weights, inputs.prefill)
     for k in range(case.microbatches):
         splits = case.splits(k)
         x = inputs.x[k].clone().requires_grad_()
@@ -75,17 +78,18 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: str) -> Iterator[tup
         with on_trial(f"backward of microbatch {k}, {fill} data", device):
             y.backward(grad_output(case, inputs.grad_output[k], y))
         dgrad = _rows("dgrad", "input.grad", x.grad, splits, tuple(x.shape))
-        yield k, "backward", [dgrad, *_parameters(case, layer, attached)]
+        yield k, "backward", [dgrad, *_parameters(case, weights, biases, attached)]
 
 
 def layout(layer: Layer) -> dict[str, str | int]:
     """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
     weights, names = list(layer.weights), {dtype: name for name, dtype in DTYPES.items()}
+    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *layer.biases))
     first = weights[0]
     packed = len(weights) == 1 and first.dim() == 3
     return {
         "single_grouped_weight": int(packed),
-        "dtype": names.get(first.dtype, str(first.dtype)),
+        "dtype": " and ".join(dtypes),
         "bias": int(len(layer.biases) > 0),
         "num_gemms": first.shape[0] if packed else len(weights),
         "in_features": first.shape[-1],
@@ -100,12 +104,12 @@ def grad_output(case: Case, values: torch.Tensor, y: torch.Tensor) -> torch.Tens
     return values.clone()
 
 
-def attach_main_grad(layer: Layer, prefill: torch.Tensor) -> list[Attached]:
+def attach_main_grad(weights: list[torch.Tensor], prefill: torch.Tensor) -> list[Attached]:
     """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does."""
     buffer = prefill.clone()
-    packed = len(layer.weights) == 1 and layer.weights[0].dim() == 3
+    packed = len(weights) == 1 and weights[0].dim() == 3
     attached = [buffer] if packed else list(buffer)
-    for weight, main_grad in zip(layer.weights, attached, strict=True):
+    for weight, main_grad in zip(weights, attached, strict=True):
         weight.main_grad = main_grad  # type: ignore[attr-defined]
         weight.grad_added_to_main_grad = False  # type: ignore[attr-defined]
     return [Attached(tensor, tensor.data_ptr()) for tensor in attached]
@@ -117,13 +121,15 @@ def _a_tensor(output: object) -> torch.Tensor:
     return output
 
 
-def _parameters(case: Case, layer: Layer, attached: list[Attached]) -> list[Found]:
-    weights, part = list(layer.weights), (case.out_features, case.in_features)
+def _parameters(
+    case: Case, weights: list[torch.Tensor], biases: list[torch.Tensor], attached: list[Attached]
+) -> list[Found]:
+    part = (case.out_features, case.in_features)
     grads = [_held(weight.grad) for weight in weights]
     main_grads = [
         _held(
             getattr(weight, "main_grad", None),
-            added_flag=getattr(weight, "grad_added_to_main_grad", None),
+            added_flag=_truth(getattr(weight, "grad_added_to_main_grad", None)),
             replaced=own.replaced_in(weight),
         )
         for weight, own in zip(weights, attached, strict=True)
@@ -133,9 +139,14 @@ def _parameters(case: Case, layer: Layer, attached: list[Attached]) -> list[Foun
         Found("wgrad", "main_grad", _per_expert(main_grads, case.num_gemms, part)),
     ]
     if case.bias:
-        grads = [_held(bias.grad) for bias in layer.biases]
+        grads = [_held(bias.grad) for bias in biases]
         found.append(Found("bgrad", "grad", _per_expert(grads, case.num_gemms, (case.out_features,))))
     return found
+
+
+def _truth(flag: object) -> bool | None:
+    """A flag as a wrapper reads it: `if param.grad_added_to_main_grad`; None where there is none."""
+    return None if flag is None else bool(flag)
 
 
 def _held(tensor: object, *, added_flag: bool | None = None, replaced: bool = False) -> Held:

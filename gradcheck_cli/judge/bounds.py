@@ -20,7 +20,7 @@ from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.rounding import Rounding
 
 # 2 exp(-LAMBDA^2 / 2) is 7e-4 for the weakest statement of the theorem, which assumes errors as large as they can be;
-# measured sums stay below lambda = 1 (reports/, `smallest_lambda` in observations.jsonl).
+# the largest measured lambda of right sums is near 1 (reports/, `smallest_lambda` in observations.jsonl).
 LAMBDA = 4.0
 
 # Both operands of a TF32 product are rounded: |error| <= 2 TF32_LAMBDA u_in sqrt(sum a^2 b^2). Simulated for n = 256 to

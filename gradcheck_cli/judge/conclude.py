@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gradcheck_cli.judge.accuracy import accuracy
 from gradcheck_cli.judge.contract import Expected, expected
-from gradcheck_cli.judge.effective import not_the_case, raised
+from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
 from gradcheck_cli.judge.judgement import Judgement
+from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.judge.presence import Buffers, absent, protocol
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
@@ -19,14 +20,16 @@ ENDINGS = {"crashed": Outcome.CRASHED, "timed_out": Outcome.TIMED_OUT}
 
 def conclude(case: Case, observation: Observation, environment: Environment) -> Verdict:
     """The verdict: did the request run, did it end, was everything delivered, is it right?"""
-    differs = not_the_case(case, observation, environment)
-    ended = ending(case, observation, environment)
-    if differs or ended:
-        only = [finding for finding in (differs or ended,) if finding]
-        return _verdict(case, observation, only, dict.fromkeys(roles_of(case), only[0].outcome), {})
+    only = not_the_case(case, observation, environment) or ending(case, observation, environment)
+    if only:
+        return _verdict(case, observation, [only], dict.fromkeys(roles_of(case), only.outcome), {})
     judged = judge_slots(case, observation)
-    roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
     findings = group(judged)
+    roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
+    refusal = fell_back(case, observation, environment)
+    if refusal:  # what ran instead is judged all the same: a refusal is no cover for a wrong gradient
+        findings = [*findings, refusal]
+        roles = {role: gravest([outcome, refusal.outcome]) for role, outcome in roles.items()}
     return _verdict(case, observation, findings, roles, margins(judged))
 
 
@@ -46,15 +49,17 @@ def ending(case: Case, observation: Observation, environment: Environment) -> Fi
     if observation.ending == "finished":
         return None
     if observation.ending == "raised" and observation.raised:
-        return raised(case, observation.raised, environment)
-    tail = observation.last_output.strip().rpartition("\n")[2]
+        return raised(case, observation, observation.raised, environment)
     why = f"expected a result; the worker ended with {observation.exit_status or 'no status'}"
+    diagnosis = observation.exit_status
     if observation.ending == "timed_out":
-        why = f"expected a result within the time limit; there was none after {observation.seconds:.0f} s"
-    said = f"; its last output: {tail[:300]}" if tail else ""
+        why = f"expected a result within the time limit; there was none after {observation.seconds:.1f} s"
+        diagnosis = "time limit"  # the signal that then ended the worker was gradcheck's own
+    told = last_words(observation.last_output)
+    said = f"; its last output: {told}" if told else ""
     # Anything that is not a known ending is a worker that did not give its word: a crash.
     outcome = ENDINGS.get(observation.ending, Outcome.CRASHED)
-    return Finding(slot="case", outcome=outcome, why=why + said, diagnosis=observation.exit_status)
+    return Finding(slot="case", outcome=outcome, why=why + said, diagnosis=diagnosis)
 
 
 def judge_slots(case: Case, observation: Observation) -> list[Judged]:
@@ -68,9 +73,16 @@ def judge_slots(case: Case, observation: Observation) -> list[Judged]:
     # Where an expert without tokens was to get its zeros cannot be told: it shares the fate of the others.
     misplaced = {slot.role for slot, _, j in judged if j.outcome is Outcome.MISPLACED}
     judged = [row for row in judged if not (_no_zeros(row) and row[0].role in misplaced)]
-    there = {channel.fill for channel in observation.channels}
+    there = {channel.fill: channel.inapplicable for channel in observation.channels}
     lacking = [fill for fill in FILLS if not run or fill not in there]
-    return judged + [(slot, ChannelSeen(fill=fill), _UNSEEN) for fill in lacking for slot in wanted]
+    unseen = {fill: _unseen(there.get(fill, "")) for fill in lacking}
+    return judged + [(slot, ChannelSeen(fill=fill), unseen[fill]) for fill in lacking for slot in wanted]
+
+
+def _unseen(inapplicable: str) -> Judgement:
+    """UNTESTED, because the data drawn did not allow the comparison or because nothing was seen."""
+    why = f"expected a comparison; the data does not allow one: {inapplicable}" if inapplicable else _UNSEEN.why
+    return Judgement(outcome=Outcome.UNTESTED, why=why)
 
 
 def _no_zeros(row: Judged) -> bool:
@@ -158,8 +170,18 @@ def _verdict(
         margins=worst,
         effective=observation.effective,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
+        notes=_cannot_see(case),
         seconds=observation.seconds,
     )
+
+
+def _cannot_see(case: Case) -> list[str]:
+    """What this case's own data makes invisible."""
+    if case.grad_output != "expanded":
+        return []
+    return [
+        "grad_output=expanded is the same everywhere: rows that change places in a wgrad are invisible to this case"
+    ]
 
 
 def untested(case: Case) -> Verdict:

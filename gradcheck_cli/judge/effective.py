@@ -10,32 +10,62 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
 
+AT_ONCE = r"(build|loading|forward of microbatch 0)\b"
+LATE = rf"{AT_ONCE}|backward of microbatch 0\b"
+
 
 def not_the_case(case: Case, observation: Observation, environment: Environment) -> Finding | None:
-    """NOT_THE_CASE, or REFUSED for a fallback that the capability table announces; None where the request ran."""
+    """NOT_THE_CASE where something else ran, or nobody says what; None for a fallback that the table announces."""
+    if fell_back(case, observation, environment):
+        return None
+    differs = differences(case, observation)
+    silent = case.path != "auto" and observation.ending == "finished" and "path" not in observation.effective
+    if not differs and not silent:
+        return None
+    said = _in_words(case, observation, differs) or f"path={case.path}, and the candidate does not say which path ran"
+    warned = f" It warned: {observation.warnings[0]}" if observation.warnings else ""
+    diagnosis = differs[0] if differs else "path"
+    return Finding(slot="case", outcome=Outcome.NOT_THE_CASE, why=f"asked {said}.{warned}", diagnosis=diagnosis)
+
+
+def fell_back(case: Case, observation: Observation, environment: Environment) -> Finding | None:
+    """REFUSED for a silent fallback to another path that the capability table announces; else None."""
+    if differences(case, observation) != ["path"]:
+        return None
+    announced = [row for row in closed(case, environment) if row.falls_back_to == observation.effective["path"]]
+    if not announced:
+        return None
+    said = _in_words(case, observation, ["path"])
+    return refused(announced[0], f"asked {said}, without a word from the candidate")
+
+
+def differences(case: Case, observation: Observation) -> list[str]:
+    """The axes on which something else ran than was asked."""
     asked = case.axes()
     free = {"path"} if case.path == "auto" else set()
-    differs = [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
-    if not differs:
-        return None
-    said = "; ".join(f"{name}={asked[name]}, and {name}={observation.effective[name]} ran" for name in differs)
-    announced = [row for row in closed(case, environment) if row.falls_back_to]
-    if differs == ["path"] and announced and observation.effective["path"] == announced[0].falls_back_to:
-        return refused(announced[0], f"asked {said}, without a word from the candidate")
-    warned = f" It warned: {observation.warnings[0]}" if observation.warnings else ""
-    return Finding(slot="case", outcome=Outcome.NOT_THE_CASE, why=f"asked {said}.{warned}", diagnosis=differs[0])
+    return [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
 
 
-def raised(case: Case, seen: Raised, environment: Environment) -> Finding:
-    """REFUSED where the capability table says that this case is refused in these words, else RAISED."""
+def raised(case: Case, observation: Observation, seen: Raised, environment: Environment) -> Finding:
+    """REFUSED where the capability table says that this case is refused in these words, else RAISED.
+
+    A refusal comes at once, before anything was computed, and leaves the device in order.
+    """
     first_line = seen.message.partition("\n")[0]
     said = f"{seen.type} in {seen.during}: {first_line[:300]}"
-    for row in closed(case, environment):
-        if row.says and re.search(row.says, seen.message):
+    nothing_ran = not seen.sticky and all(not channel.phases for channel in observation.channels)
+    for row in closed(case, environment) if nothing_ran else ():
+        at_once = re.match(LATE if row.in_backward else AT_ONCE, seen.during)
+        if at_once and row.says and row.raises == seen.type and re.search(row.says, first_line):
             return refused(row, said)
     return Finding(
         slot="case", outcome=Outcome.RAISED, why=f"expected gradients; the candidate raised {said}", diagnosis=seen.type
     )
+
+
+def _in_words(case: Case, observation: Observation, differs: list[str]) -> str:
+    asked = case.axes()
+    return "; ".join(f"{name}={asked[name]}, and {name}={observation.effective[name]} ran" for name in differs)
 
 
 def refused(row: Closed, said: str) -> Finding:

@@ -40,6 +40,8 @@ class Row(Record, frozen=True, kw_only=True):
     architectures: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 9))
     gates: tuple[str, ...]
     says: str = ""
+    raises: str = "RuntimeError"  # the type of the exception that says so
+    in_backward: bool = False  # the candidate may say so as late as in the first backward
     falls_back_to: str = ""
 
 
@@ -50,6 +52,8 @@ class Closed(Record, frozen=True, kw_only=True):
     because: str
     unlock: str
     says: str = ""
+    raises: str = ""
+    in_backward: bool = False
     falls_back_to: str = ""
 
 
@@ -84,7 +88,8 @@ ROWS = (
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        single_grouped_weight=True, path=("auto", "legacy"), gates=("path",), says=r"require use_grouped_tensor=True",
+        single_grouped_weight=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas"),
+        says=r"require use_grouped_tensor=True",
     ),
     Row(
         name="op-needs-cublas", provider="te", api="op", since=(2, 16), before=(2, 17),
@@ -100,7 +105,11 @@ ROWS = (
     ),
     Row(
         name="torch-without-grouped-mm", provider="torch", api="grouped_mm", since=(2, 6),
-        gates=("torch",), says=r"grouped_mm is not in torch",
+        gates=("torch",), says=r"grouped_mm is not in torch", raises="NotImplementedError",
+    ),
+    Row(
+        name="grouped-mm-needs-alignment", provider="torch", api="grouped_mm", since=(2, 6),
+        gates=("alignment",), says=r"strides should be multiple of 16 bytes", in_backward=True,
     ),
 )  # fmt: skip
 
@@ -114,7 +123,7 @@ def closed(case: Case, environment: Environment) -> list[Closed]:
 
 def gates(case: Case, environment: Environment) -> list[Gate]:
     """Everything that closes the native grouped path to a case here."""
-    return [gate for gate in (*_te_gates(case, environment), _torch_gate(environment)) if gate]
+    return [gate for gate in (*_te_gates(case, environment), _torch_gate(environment), _alignment_gate(case)) if gate]
 
 
 def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
@@ -136,6 +145,8 @@ def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
             because=" and ".join(gate.found for gate in shut),
             unlock=" and ".join(gate.unlock for gate in shut),
             says=row.says,
+            raises=row.raises,
+            in_backward=row.in_backward,
             falls_back_to=row.falls_back_to,
         )
     ]
@@ -199,3 +210,21 @@ def _torch_gate(environment: Environment) -> Gate | None:
         return None
     found = f"torch {environment.versions.get('torch', '')}"
     return Gate(name="torch", found=found, unlock="a torch with torch.nn.functional.grouped_mm (2.10 or newer)")
+
+
+def _alignment_gate(case: Case) -> Gate | None:
+    """Rows of x, weights and outputs must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
+    elements = 16 // (4 if case.dtype == "fp32" else 2)
+    odd = [f"{name}={size}" for name, size in _features(case).items() if size % elements]
+    if not odd:
+        return None
+    wanted = " and ".join(name for name in _features(case))
+    return Gate(
+        name="alignment",
+        found=f"rows that are no multiple of 16 bytes ({', '.join(odd)} in {case.dtype})",
+        unlock=f"{wanted} that are multiples of {elements} in {case.dtype}",
+    )
+
+
+def _features(case: Case) -> dict[str, int]:
+    return {"in_features": case.in_features, "out_features": case.out_features}

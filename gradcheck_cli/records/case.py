@@ -13,8 +13,10 @@ from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.dtype import DtypeName
 
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")]
-Count = Annotated[int, Meta(ge=1)]
+NAME = r"^[a-z][a-z0-9_]*$"
+Name = Annotated[str, Meta(pattern=NAME)]
+# A size beyond these is a slip of the pen: one tensor of it would not fit into any machine.
+Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 ALIASES = {"fuse_wgrad": "fuse_wgrad_accumulation"}
 

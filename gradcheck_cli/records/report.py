@@ -95,7 +95,7 @@ class Opened(Record, frozen=True, kw_only=True, tag="run", tag_field="event"):
 
     schema: int = SCHEMA_VERSION
     run: Run
-    asked: int = 0  # cases the run means to execute: what a run that was killed must be measured against
+    cases: list[str] = []  # the ids that were asked for: what a run that was killed must be measured against
 
 
 class Seen(Record, frozen=True, kw_only=True, tag="environment", tag_field="event"):

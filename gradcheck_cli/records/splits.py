@@ -12,7 +12,7 @@ FEWEST_EXPERTS = {
     "hot": 2,
     "all_empty": 1,
 }
-EXPLICIT = r"[0-9]+(,[0-9]+)*"
+EXPLICIT = r"[0-9]{1,7}(,[0-9]{1,7})*"  # at most 9,999,999 tokens for one expert
 PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT})$"
 
 

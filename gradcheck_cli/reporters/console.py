@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.folding import rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.plain_text import excerpt
 from gradcheck_cli.reporters.protocol import Silent
+from gradcheck_cli.reporters.standard_output import PatientOutput
 from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, reproducer
-from gradcheck_cli.reporters.table import LEGEND, style, table
+from gradcheck_cli.reporters.table import draw, legend, style
 
 _WIDTH_OF_A_LOG = 100
 _MOST_GROUPS = 20
@@ -26,23 +28,23 @@ _MOST_NOTES = 8
 _LONGEST_WHY = 500
 
 
-class PatientConsole(Console):
-    """A console that falls silent where nobody reads any more (`gradcheck run | head -1`): the run goes on."""
-
-    def on_broken_pipe(self) -> None:
-        """Write to nowhere from now on; rich would end the process, and the report with it."""
-        self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
 def open_console() -> Console:
     """Standard output, as wide as the terminal; 100 columns where there is none."""
+    output = cast("TextIO", PatientOutput(sys.stdout))
     if sys.stdout.isatty():
-        return PatientConsole(highlight=False)
+        return Console(file=output, highlight=False)
     # COLUMNS, where it is set, else a width that most logs show whole.
-    return PatientConsole(width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
+    return Console(file=output, width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
+
+
+def require_printed(console: Console) -> None:
+    """HarnessError where standard output failed, for a command of which nothing else is left."""
+    failure = console.file.failure if isinstance(console.file, PatientOutput) else None
+    if failure:
+        raise HarnessError(
+            f"expected to print the report whole, found {failure.strerror or failure}: "
+            f"make room where standard output goes, or send it elsewhere"
+        ) from failure
 
 
 class ConsoleReporter(Silent):
@@ -54,11 +56,12 @@ class ConsoleReporter(Silent):
 
     def closed(self, report: Report) -> None:
         """The table of each provider, the findings in groups, the notes, the summary."""
-        for provider, folded in rows(report.verdicts).items():
-            self._console.print(table(provider, folded))
+        drawn = [draw(self._console, provider, folded) for provider, folded in rows(report.verdicts).items()]
+        for one in drawn:
+            self._console.print(one.table)
             self._console.print()
-        if any(verdict.margins for verdict in report.verdicts):
-            self._console.print(Text(LEGEND, style="dim"))
+        if told := legend(drawn):
+            self._console.print(Text(told, style="dim"))
         self._findings(groups(report.verdicts))
         self._notes(notes(report))
         self._summary(report)

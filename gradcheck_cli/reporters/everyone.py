@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, Run
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.protocol import Reporter
+from gradcheck_cli.reporters.standard_output import complain
 
 
 class Everyone:
-    """Tells several reporters, in the order given."""
+    """Tells several reporters, in the order given: first those that write files, then those that only print."""
 
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = reporters
+    def __init__(self, writing: Sequence[Reporter], printing: Sequence[Reporter] = ()) -> None:
+        self._writing = writing
+        self._printing = printing
+        self._reporters = (*writing, *printing)
 
     def opened(self, run: Run, cases: Sequence[str]) -> None:
         """Tell everyone."""
@@ -45,17 +47,28 @@ class Everyone:
             reporter.finished(verdict)
 
     def closed(self, report: Report) -> None:
-        """Tell everyone; one that cannot write does not silence the others, and is heard afterwards."""
-        failures: list[GradcheckError] = []
-        for reporter in self._reporters:
-            try:
-                reporter.closed(report)
-            except GradcheckError as failure:  # noqa: PERF203 - each is asked, whatever the others say
-                failures.append(failure)
-        if failures:
-            raise failures[0]
+        """Tell everyone, whatever one of them raises; the first that could not write its file is heard afterwards.
+
+        A table that cannot be printed changes nothing of a run whose files are there: it is only said.
+        """
+        unwritten = [failure for reporter in self._writing if (failure := _failure(reporter, report))]
+        for failure in filter(None, [_failure(reporter, report) for reporter in self._printing]):
+            complain(
+                f"expected to print the report, found {type(failure).__name__}: {failure}; "
+                f"its files are written all the same"
+            )
+        if unwritten:
+            raise unwritten[0]
 
     def stop(self) -> None:
         """Stop everyone."""
         for reporter in self._reporters:
             reporter.stop()
+
+
+def _failure(reporter: Reporter, report: Report) -> Exception | None:
+    try:
+        reporter.closed(report)
+    except Exception as failure:  # noqa: BLE001 - each is asked, whatever the others raise
+        return failure
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradcheck_cli.records.observation import ROLES, Role
@@ -55,12 +56,12 @@ def rows(verdicts: list[Verdict]) -> dict[str, list[Row]]:
     return by_provider
 
 
-def has_path(alike: list[Row]) -> bool:
+def has_path(alike: Sequence[Row]) -> bool:
     """Whether any row knows its path, and so the table has a column for it."""
     return any(row.path for row in alike)
 
 
-def roles_shown(alike: list[Row]) -> list[Role]:
+def roles_shown(alike: Sequence[Row]) -> list[Role]:
     """The roles that have a column: bgrad only where some case has a bias, or got a gradient for none."""
     return [role for role in ROLES if role != "bgrad" or any("bgrad" in row.roles for row in alike)]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.reporters import csv_pandas, junit, markdown, picture, report_json
-from gradcheck_cli.reporters.console import ConsoleReporter
+from gradcheck_cli.reporters.console import ConsoleReporter, require_printed
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter, write_whole
 from gradcheck_cli.reporters.jsonl import Journal, Observations
@@ -39,25 +39,21 @@ def of_run(formats: Sequence[str], folder: Path, console: Console, *, quiet: boo
     loud = BarReporter(console) if console.is_terminal else PlainReporter(console)
     # The table last: it lists the files that are there.
     return Everyone(
-        [
-            Journal(folder),
-            Observations(folder),
-            *([] if quiet else [loud]),
-            *views,
-            ConsoleReporter(console, folder),
-        ]
+        [Journal(folder), Observations(folder), *views], [*([] if quiet else [loud]), ConsoleReporter(console, folder)]
     )
 
 
 def render(report: Report, formats: Sequence[str], folder: Path, console: Console) -> None:
-    """A finished run again: files into its folder, the table onto the console."""
-    for name in dict.fromkeys(_known(formats)):
-        if name == _TABLE:
-            ConsoleReporter(console, folder).closed(report)
-            continue
-        file, view = _VIEWS[name]
-        write_whole(folder / file, view(report))
-        console.print(Text(f"wrote {folder / file}"), soft_wrap=True)
+    """A finished run again: files into its folder, then the table onto the console."""
+    wanted = dict.fromkeys(_known(formats))
+    for name in wanted:
+        if name != _TABLE:
+            file, view = _VIEWS[name]
+            write_whole(folder / file, view(report))
+            console.print(Text(f"wrote {folder / file}"), soft_wrap=True)
+    if _TABLE in wanted:
+        ConsoleReporter(console, folder).closed(report)
+        require_printed(console)
 
 
 def _known(formats: Sequence[str]) -> Sequence[str]:

@@ -71,8 +71,8 @@ class Journal(Silent):
         self._lines = Lines(folder / JOURNAL)
 
     def opened(self, run: Run, cases: Sequence[str]) -> None:
-        """The first line."""
-        self._lines.write(Opened(run=run, asked=len(cases)))
+        """The first line: who reads a run that was killed learns from it what never came to run."""
+        self._lines.write(Opened(run=run, cases=list(cases)))
 
     def environment(self, environment: Environment) -> None:
         """A line for each worker that came up."""

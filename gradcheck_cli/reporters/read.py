@@ -10,6 +10,7 @@ import msgspec
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.base import SCHEMA_VERSION
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, tally
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
@@ -17,6 +18,8 @@ from gradcheck_cli.reporters.jsonl import JOURNAL
 
 REPORT = "report.json"
 _INTERRUPTED = 130
+_CUT_OFF = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
+_NEVER_RUN = "expected the case to run; the run ended before it"
 _decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
 _decode_line: Callable[[bytes], JournalLine] = msgspec.json.Decoder(JournalLine).decode
 
@@ -51,34 +54,42 @@ def _rebuilt(path: Path) -> Report:
     if opened is None:
         raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
     closed = next((line for line in lines if isinstance(line, Closed)), None)
-    verdicts = _verdicts(lines)
-    counted = tally(verdicts)
+    verdicts = _verdicts(lines, opened.cases)
     return Report(
         run=opened.run,
         environment=next((line.environment for line in lines if isinstance(line, Seen)), Environment()),
-        # Cases that the run never came to are not in the journal, yet they were asked for.
-        tally=msgspec.structs.replace(counted, asked=max(counted.asked, opened.asked)),
+        tally=tally(verdicts),
         verdicts=verdicts,
         seconds=closed.seconds if closed else sum(verdict.seconds for verdict in verdicts),
         exit_code=closed.exit_code if closed else _INTERRUPTED,
     )
 
 
-def _verdicts(lines: list[JournalLine]) -> list[Verdict]:
-    """One a case: the last that was written; of a case that was only started, that it was cut off."""
+def _verdicts(lines: list[JournalLine], asked: list[str]) -> list[Verdict]:
+    """One a case: the last that was written; of a case that was only started, or only asked for, that it is open."""
     verdicts: dict[str, Verdict] = {}
     for line in lines:
         if isinstance(line, Started):
-            verdicts[line.case] = _cut_off(line)
+            verdicts[line.case] = _untested(line.case, line.axes, _CUT_OFF)
         if isinstance(line, Finished):
             verdicts[line.verdict.case] = line.verdict
+    for case in asked:
+        if case not in verdicts:
+            verdicts[case] = _untested(case, _axes(case), _NEVER_RUN)
     return list(verdicts.values())
 
 
-def _cut_off(line: Started) -> Verdict:
-    why = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
+def _untested(case: str, axes: dict[str, str | int], why: str) -> Verdict:
     finding = Finding(slot="case", outcome=Outcome.UNTESTED, why=why)
-    return Verdict(case=line.case, axes=line.axes, outcome=Outcome.UNTESTED, findings=[finding])
+    return Verdict(case=case, axes=axes, outcome=Outcome.UNTESTED, findings=[finding])
+
+
+def _axes(case: str) -> dict[str, str | int]:
+    """Every axis of a case that the journal only names; none where this version has other axes."""
+    try:
+        return Case.parse(case).axes()
+    except ValueError:
+        return {}
 
 
 def _record(raw: bytes, decode: Callable[[bytes], T], *, where: str) -> T:

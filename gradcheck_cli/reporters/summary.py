@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Report, Run, Tally
+from gradcheck_cli.records.verdict import Finding, Outcome
 
 _EXIT_CODES = {
     0: "every executed case green and the floor met",
@@ -49,15 +50,28 @@ def floor(report: Report) -> str:
     found, demanded = percent(report.tally.share), f"{report.run.min_executed * 100:g}%"
     if report.floor_met:
         return f"floor met: {found} executed, at least {demanded} demanded"
+    told = f"{found} executed, expected at least {demanded}"
     if not report.tally.executed:
-        return (
-            "floor NOT MET: nothing was executed, expected at least one case; "
-            "select cases that this machine can run, or open what was REFUSED"
-        )
-    return (
-        f"floor NOT MET: {found} executed, expected at least {demanded}; "
-        f"open what was REFUSED, or ask for less with --min-executed"
-    )
+        told = "nothing was executed, expected at least one case"
+    return f"floor NOT MET: {told}; {_way_to_the_floor(report)}"
+
+
+def _way_to_the_floor(report: Report) -> str:
+    """What kept cases from being executed, and so what to do: only what is true of this run."""
+    early = sum(verdict.worst is not None and _never_judged(verdict.worst) for verdict in report.verdicts)
+    refused = ["open what was REFUSED"] if report.tally.outcomes.get(Outcome.REFUSED.value) else []
+    if early:
+        cases = f"{early} case{'' if early == 1 else 's'}"
+        told = f"the run ended before {cases} could be judged: run what is left with --last-failed and its folder"
+        return "; ".join([told, *refused])
+    if report.tally.executed:
+        return ", or ".join([*refused, "ask for less with --min-executed"])
+    return ", or ".join(["select cases that this machine can run", *refused])
+
+
+def _never_judged(finding: Finding) -> bool:
+    """Whether the run ended before the case: a slot that was left out is UNTESTED too, of a case that did run."""
+    return finding.outcome is Outcome.UNTESTED and finding.slot == "case"
 
 
 def exit_meaning(code: int) -> str:

@@ -1,8 +1,13 @@
-"""How does the matrix look on a terminal? One table a provider, readable at 100 columns and without colour."""
+"""How does the matrix look on a terminal? One table a provider, readable without colour and at any width."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -10,35 +15,103 @@ from gradcheck_cli.records.observation import INFINITE
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.folding import Cell, Largest, Row, has_path, roles_shown
 
-LEGEND = (
-    "n/m: n of the row's m cases · err/bound: the largest error as a share of its bound, in brackets "
-    "the largest after output rounding; above 1 is INACCURATE"
+_PARTS = "n/m: n of the row's m cases"
+_RATIO = (
+    "err/bound: the largest error as a share of its bound, in brackets the largest after output rounding; "
+    "above 1 is INACCURATE"
 )
 _GREY = (Outcome.EXCLUDED, Outcome.REFUSED)
+_ENDLESS = 1_000
 
 
-def table(provider: str, rows: list[Row]) -> Table:
-    """The rows of one provider; path and bgrad have a column only where a case has them."""
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What gives way where there is little room; an outcome is written out in every one."""
+
+    blanks: int = 0  # between columns, beside the one of the box
+    ratio: bool = True
+    counts_below: bool = False  # `MISSING` over `2/3`
+    stacked: bool = False  # axes below each other, roles below each other
+    at_least: int = 0  # columns of the terminal
+
+
+# The first that fits is taken, or the last: that one needs less than 50 columns, and folds words where there are fewer.
+LAYOUTS = (
+    Layout(blanks=1),
+    Layout(),
+    Layout(counts_below=True, at_least=90),
+    Layout(ratio=False),
+    Layout(ratio=False, counts_below=True),
+    Layout(ratio=False, stacked=True, blanks=1),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A table, its rows, and what of them it shows."""
+
+    table: Table
+    rows: Sequence[Row]
+    layout: Layout
+
+
+def draw(console: Console, provider: str, rows: Sequence[Row]) -> Drawn:
+    """The rows of one provider, as roomy as the console lets it be."""
+    endless = console.options.update_width(_ENDLESS)
+    for layout in LAYOUTS:
+        table = _stacked(provider, rows, layout) if layout.stacked else _table(provider, rows, layout)
+        if console.width >= layout.at_least and Measurement.get(console, endless, table).maximum <= console.width:
+            break
+    return Drawn(table=table, rows=rows, layout=layout)
+
+
+def legend(drawn: Sequence[Drawn]) -> str:
+    """What the figures of the tables mean; nothing of figures that none of them shows."""
+    cells = [cell for one in drawn for row in one.rows for cell in row.roles.values()]
+    told = [_PARTS] if any("/" in str(cell) for cell in cells) else []
+    if any(one.layout.ratio and row.largest for one in drawn for row in one.rows):
+        told.append(_RATIO)
+    return " · ".join(told)
+
+
+def _table(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
+    """A column for each axis and role; path and bgrad have one only where a case has them."""
     paths, roles = has_path(rows), roles_shown(rows)
-    drawn = Table(
-        title=Text(f"provider {provider}", style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        # The box has one blank between columns; a second is for tables that still fit 100 columns with it.
-        padding=(0, 0 if paths and "bgrad" in roles else 1, 0, 0),
-    )
-    names = ["api", *(["path"] if paths else []), "single", "fuse\nwgrad", "dtype"]
-    for name in names:
-        drawn.add_column(name, no_wrap=True)
+    drawn = _empty(provider, layout)
+    for name in ["api", *(["path"] if paths else []), "single", "fuse\nwgrad", "dtype"]:
+        drawn.add_column(name)
     drawn.add_column("cases", justify="right")
     for role in roles:
         drawn.add_column(role)
-    drawn.add_column("err/\nbound")
+    if layout.ratio:
+        drawn.add_column("err/\nbound")
     for row in rows:
-        cells = [_cell(row.roles.get(role)) for role in roles]
-        drawn.add_row(*_names(row, paths=paths), Text(str(row.cases)), *cells, Text(ratio(row.largest)))
+        cells = [_cell(row.roles.get(role), counts_below=layout.counts_below) for role in roles]
+        last = [ratio(row.largest)] if layout.ratio else []
+        drawn.add_row(*_names(row, paths=paths), str(row.cases), *cells, *last)
     return drawn
+
+
+def _stacked(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
+    """Three columns: the axes of a row in lines, its roles in lines, and an outcome beside each."""
+    paths, roles = has_path(rows), roles_shown(rows)
+    drawn = _empty(provider, layout)
+    drawn.show_lines = True
+    for name in ("layer", "role", "outcome"):
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        first = f"{row.axes['api']} {row.path or 'auto'}" if paths else row.axes["api"]
+        second = f"{row.axes['dtype']} single={row.axes['single_grouped_weight']}"
+        third = f"fuse_wgrad={row.axes['fuse_wgrad_accumulation']}"
+        layer = "\n".join([first, second, third, f"cases: {row.cases}"])
+        drawn.add_row(Text(layer), "\n".join(roles), Text("\n").join(_cell(row.roles.get(role)) for role in roles))
+    return drawn
+
+
+def _empty(provider: str, layout: Layout) -> Table:
+    title = Text(f"provider {provider}", style="bold")
+    padding = (0, layout.blanks, 0, 0)
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=padding)
 
 
 def style(outcome: Outcome) -> str:
@@ -65,6 +138,8 @@ def _names(row: Row, *, paths: bool) -> list[Text]:
     return [Text(name) for name in (row.axes["api"], *path, *axes)]
 
 
-def _cell(cell: Cell | None) -> Text:
+def _cell(cell: Cell | None, *, counts_below: bool = False) -> Text:
     """A dash where no case of the row has such a gradient."""
-    return Text(str(cell), style=style(cell.outcome)) if cell else Text("-", style="dim")
+    if cell is None:
+        return Text("-", style="dim")
+    return Text(str(cell).replace(" ", "\n") if counts_below else str(cell), style=style(cell.outcome))

@@ -45,6 +45,8 @@ def main() -> None:
     faulthandler.register(signal.SIGTERM, chain=True)
     jobs: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read, args=(_take_stdin(), jobs), daemon=True).start()
+    # A candidate that forks leaves a second process in this loop; only the one that was asked may answer.
+    os.register_at_fork(after_in_child=lambda: os.close(options.result_fd))
     # Left open: the parent takes its end for the end of this process, whose last words come later than this function.
     results = os.fdopen(options.result_fd, "wb", closefd=False)
     try:

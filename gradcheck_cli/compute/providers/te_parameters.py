@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import transformer_engine
 
 from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.records.environment import version
 
 
 class TEParameters:
@@ -63,18 +65,18 @@ class TEParameters:
 
 
 def path_taken(output: torch.Tensor) -> str:
-    """native or legacy, as the autograd node that made the output remembers it.
+    """native, legacy or unknown, as the autograd node that made the output remembers it.
 
     Transformer Engine 2.17 and 2.18 keep `use_grouped_tensor_path` in the module's context, 2.19 and later
-    `grouped_tensor_supported`; the op keeps `use_grouped_tensor_path` in the context of the basic op. Versions
-    without either have no native path.
+    `grouped_tensor_supported`; the op keeps `use_grouped_tensor_path` in the context of the basic op. Versions before
+    2.17 have no native path on Hopper. A later one without either is unknown, which no request for a path can match.
     """
     for node in _contexts(output.grad_fn):
         for name in ("use_grouped_tensor_path", "grouped_tensor_supported"):
             taken = getattr(node, name, None)
             if taken is not None:
                 return "native" if taken else "legacy"
-    return "legacy"
+    return "legacy" if version(str(transformer_engine.__version__)) < (2, 17) else "unknown"
 
 
 def _contexts(node: Any, depth: int = 4) -> Iterator[Any]:
