@@ -53,7 +53,9 @@ LastFailedOption = Annotated[
     Path | None, option("--last-failed", "The cases of that run that were not green. Replaces --matrix.", metavar="RUN")
 ]
 MaxfailOption = Annotated[int, option("--maxfail", "Stop after this many cases with findings; 0: never.", min=0)]
-TimeoutOption = Annotated[float, option("--timeout", "Seconds that one case may take.", min=0.1)]
+TimeoutOption = Annotated[
+    float, option("--timeout", "Seconds that one case may take, beside gradcheck's own work on it.", min=0.1)
+]
 OutputOption = Annotated[
     Path | None, option("--output", "The run's folder; default reports/<time>-<provider>.", metavar="DIR")
 ]

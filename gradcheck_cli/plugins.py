@@ -33,7 +33,13 @@ BUILT_IN = {
         apis={"grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build", "loop": f"{_PROVIDERS}.torch_loop:build"},
         distribution="torch",
         # Cases are small: threads would wait for each other longer than they compute. One that the user sets wins.
-        environment={"OMP_NUM_THREADS": "1"},
+        # glibc gives large blocks back at once and faults new ones in page by page: more than half of a large case's
+        # time. Kept, they also come back as they were left, and not zeroed.
+        environment={
+            "OMP_NUM_THREADS": "1",
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+        },
         main_grad_written_by="hook",
     ),
 }

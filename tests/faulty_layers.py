@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
@@ -29,8 +30,11 @@ class Fault:
     bgrad: Alter | None = None
     deliver: Deliver | None = None
     returns: Callable[[torch.Tensor], Any] = lambda y: y
-    claims: dict[str, str | int] | None = None
+    claims: Callable[[FaultyLayer], dict[str, Any]] = lambda layer: {}
     as_built: Callable[[Case], Case] = lambda case: case
+    built: Callable[[FaultyLayer], None] = lambda layer: None
+    loaded: Callable[[torch.Tensor], object] = lambda given: None
+    before: Callable[[FaultyLayer], None] = lambda layer: None
 
 
 class Gate(torch.autograd.Function):
@@ -67,10 +71,17 @@ class FaultyLayer(LoopLayer):
                 # The candidate's own hook would deliver first.
                 weight._post_accumulate_grad_hooks = None
                 weight.register_post_accumulate_grad_hook(lambda parameter, i=i: self._deliver(parameter, i))
+        fault.built(self)
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().load(weight, bias)
+        for given in (weight, *([] if bias is None else [bias])):
+            self.fault.loaded(given)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         self.microbatch += 1
         self.splits, fault = list(m_splits), self.fault
+        fault.before(self)
         weight = self._weights[0] if self.packed else torch.stack(list(self._weights))
         self.x, self.w = x.detach(), weight.detach()
         weights = gate(weight, None, self._keep, self).unbind()
@@ -83,7 +94,7 @@ class FaultyLayer(LoopLayer):
         return given
 
     def effective(self) -> dict[str, str | int]:
-        return {**super().effective(), **self.fault.claims} if self.fault.claims else super().effective()
+        return {**super().effective(), **self.fault.claims(self)}
 
     def pairs(self) -> zip[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """x_i, w_i and grad_output_i of each expert i in this microbatch."""
@@ -220,6 +231,22 @@ def _delete_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer
         del parameter.main_grad
 
 
+def _with_flag(flag: object) -> Deliver:
+    def deliver(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+        rightly(parameter, layer)
+        parameter.grad_added_to_main_grad = flag  # type: ignore[attr-defined]
+
+    return deliver
+
+
+def _replace_parameters(layer: FaultyLayer) -> None:
+    # With all that was attached to the old ones, as a careful layer would.
+    for held in (layer._weights, layer._biases):
+        for i, old in enumerate(held):
+            held[i] = torch.nn.Parameter(old.detach().clone())
+            held[i].__dict__.update(old.__dict__)
+
+
 drop_wgrad = faulty(deliver=_drop)
 drop_wgrad_of_one = faulty(deliver=_drop_one)
 drop_wgrad_but_say_so = faulty(deliver=_drop_but_say_so)
@@ -237,6 +264,12 @@ main_grad_in_bf16 = faulty(deliver=_main_grad_of_another_dtype)
 main_grad_flat = faulty(deliver=_flat_main_grad)
 main_grad_too_small = faulty(deliver=_shrink_main_grad)
 main_grad_deleted = faulty(deliver=_delete_main_grad)
+parameters_replaced = faulty(before=_replace_parameters)
+flag_1 = faulty(deliver=_with_flag(1))
+flag_of_torch = faulty(deliver=_with_flag(torch.tensor(data=True)))
+flag_of_numpy = faulty(deliver=_with_flag(np.bool_(1)))
+flag_0 = faulty(deliver=_with_flag(0))
+flag_false_of_torch = faulty(deliver=_with_flag(torch.tensor(data=False)))
 
 
 # Values. Experts 3 and 4 of five have tokens in some microbatch, expert 2 never.
@@ -389,19 +422,49 @@ def _raise(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
     raise RuntimeError("the second microbatch is too much\nfor this layer")
 
 
+def _raise_with(error: Exception) -> Alter:
+    def alter(_: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+        raise error
+
+    return alter
+
+
+def _in_fp32(parameters: str) -> Callable[[FaultyLayer], None]:
+    def alter(layer: FaultyLayer) -> None:
+        held = getattr(layer, parameters)
+        held[1].data = held[1].data.float()
+
+    return alter
+
+
+def _legacy_only_in(microbatch: int) -> Callable[[FaultyLayer], dict[str, Any]]:
+    """Another path than in the other forwards; before the first nothing is known of any."""
+    return lambda layer: {"path": "legacy" if layer.microbatch == microbatch else "native"} if layer.splits else {}
+
+
 def raising_in_build(case: Case, device: torch.device) -> FaultyLayer:
     raise ValueError(f"no layer with {case.num_gemms} experts")
 
 
 discrete_after_all = faulty(as_built=_with(single_grouped_weight=False))
-claims_to_be_packed = faulty(as_built=_with(single_grouped_weight=False), claims={"single_grouped_weight": 1})
-one_expert_too_few = faulty(as_built=_with(num_gemms=4, m_splits="balanced"), claims={"num_gemms": 5})
+claims_to_be_packed = faulty(as_built=_with(single_grouped_weight=False), claims=lambda _: {"single_grouped_weight": 1})
+one_expert_too_few = faulty(as_built=_with(num_gemms=4, m_splits="balanced"), claims=lambda _: {"num_gemms": 5})
 fp32_after_all = faulty(as_built=_with(dtype="fp32"))
 no_bias_after_all = faulty(as_built=_with(bias=False))
 unfused_after_all = faulty(as_built=_with(fuse_wgrad_accumulation=False))
-claims_an_axis_that_is_none = faulty(claims={"color": "red"})
+one_weight_in_fp32 = faulty(built=_in_fp32("_weights"))
+one_bias_in_fp32 = faulty(built=_in_fp32("_biases"))
+native_on_every_path = faulty(claims=_legacy_only_in(-1))
+legacy_in_the_first = faulty(claims=_legacy_only_in(0))
+legacy_in_the_middle = faulty(claims=_legacy_only_in(1))
+legacy_in_the_last = faulty(claims=_legacy_only_in(2))
+claims_an_axis_that_is_none = faulty(claims=lambda _: {"color": "red"})
+claims_in_types_of_numpy = faulty(claims=lambda _: {"color": np.str_("red"), "graph": np.bool_(1), "layers": np.int64(3)})
+fills_what_it_was_given = faulty(loaded=lambda given: given.fill_(1e30))
 raising_in_forward = faulty(fprop=_raise)
 raising_in_backward = faulty(wgrad=_raise)
+raising_a_lone_surrogate = faulty(fprop=_raise_with(ValueError("caf\udce9 is no file")))
+out_of_memory = faulty(fprop=_raise_with(MemoryError("not enough memory")))
 returning_a_tuple = faulty(returns=lambda y: (y, None))
 returning_nothing = faulty(returns=lambda _: None)
 returning_no_graph = faulty(returns=lambda y: y.detach())

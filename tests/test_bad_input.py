@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+import report_samples as samples
 import torch
 from commands import ROOT, Done, child, typed, variables
 
@@ -90,8 +91,8 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "a case of another provider than the one named": (
         "run --case torch:api=loop --provider te",
-        5,
-        ("nothing to run: the list of cases named has no case for provider te; their providers are torch",),
+        2,
+        ("--case names cases of provider torch, and --provider asks for te; leave --provider out, or drop",),
     ),
     "a matrix that is not one": (
         "run --matrix nope",
@@ -120,6 +121,45 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         f"run {SMOKE} -k api=loop --shard 9/9",
         5,
         ("-k 'api=loop' with --shard 9/9 leaves none of the 8 cases",),
+    ),
+    "a shard in digits of another script": (f"run {SMOKE} --shard ²/3", 2, ("--shard ²/3: expected I/N",)),
+    "a shard of none": (f"list {SMOKE} --shard 0/0", 2, ("--shard 0/0: expected I/N with 1 <= I <= N",)),
+    "a time limit that is no number": (
+        f"run {SMOKE} --timeout nan",
+        2,
+        ("--timeout and --min-executed: expected a number; nan and inf are none",),
+    ),
+    "a time limit without an end": (f"run {SMOKE} --timeout inf", 2, ("expected a number; nan and inf are none",)),
+    "a share that is no number": (f"run {SMOKE} --min-executed nan", 2, ("expected a number; nan and inf are none",)),
+    "more tokens than any machine holds": (
+        "run --case torch:api=loop:m_splits=99999999999",
+        2,
+        ("m_splits=99999999999: expected balanced, uneven", "or a list such as 64,0,128"),
+    ),
+    "a size that no machine holds": (
+        "run --case torch:api=loop:in_features=9999999999999999999999",
+        2,
+        ("in_features=9999999999999999999999: expected a whole number, 1 to 1048576",),
+    ),
+    "an expression with a size that no machine holds": (
+        f"list {SMOKE} -k in_features=9999999999999999999999",
+        2,
+        ("in_features=9999999999999999999999: expected a whole number, 1 to 1048576",),
+    ),
+    "te, named beside auto, where it is not installed": (
+        "run --provider auto --provider te",
+        2,
+        ("provider te cannot run: transformer-engine is not installed",),
+    ),
+    "a provider that is not one, beside auto": (
+        "run --provider auto --provider nope",
+        2,
+        ("unknown provider 'nope'; the providers are: te, torch",),
+    ),
+    "a case of te for torch alone": (
+        "run --provider torch --case te:api=op --case torch:api=loop",
+        2,
+        ("--case names cases of provider te, and --provider asks for torch; leave --provider out, or drop these",),
     ),
     "te where it is not installed": (
         "run --provider te",
@@ -374,11 +414,7 @@ def test_a_terminal_that_lacks_a_character_costs_neither_the_table_nor_a_file(tm
 
 @full
 def test_a_report_that_cannot_be_printed_is_a_failure_as_nothing_else_is_left_of_it(tmp_path: Path) -> None:
-    case = selection.parse("torch:api=loop")
-    written = Journal(tmp_path)
-    opened = pipeline.Run(gradcheck="", command=[], started="", matrix="", provider=["torch"])
-    written.opened(opened, [str(case)])
-    written.stop()
+    (tmp_path / "report.json").write_text(report_text(samples.seed()), encoding="utf-8")
     done = into("> /dev/full", "report", str(tmp_path))
     assert done.code == HarnessError.exit_code
     assert "gradcheck: expected to print the report whole, found No space left on device: make room" in done.err

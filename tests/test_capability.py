@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
 from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version, version
-from gradcheck_cli.records.observation import Observation, Raised
+from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, Raised
 from gradcheck_cli.records.verdict import Outcome
 
 TE = ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
@@ -179,6 +180,77 @@ def test_the_right_words_where_the_table_says_open_stay_raised() -> None:
     assert judged(Case.parse("te:api=op"), where("2.17.1", (9, 0), "13.5.0"), ON_HOPPER) is Outcome.RAISED
 
 
+RAN = ChannelSeen(fill="exact", phases=[PhaseSeen(microbatch=0, phase="forward", slots=[])])
+NOT_RUN = ChannelSeen(fill="exact", inapplicable="too long a sum")
+MISALIGNED = "torch:api=grouped_mm:in_features=12"
+# The right words where they are due, but said at another time or in another way than a refusal is.
+TOO_LATE: dict[str, tuple[str, dict[str, Any], list[ChannelSeen]]] = {
+    "in a later forward": ("te:api=op", {"during": "forward of microbatch 1, exact data"}, []),
+    "in the tenth forward": ("te:api=op", {"during": "forward of microbatch 10, exact data"}, []),
+    "in backward": ("te:api=op", {"during": "backward of microbatch 0, exact data"}, []),
+    "in a later backward": (MISALIGNED, {"during": "backward of microbatch 1, exact data"}, []),
+    "on normal data after the exact channel ran": (
+        "te:api=op",
+        {"during": "forward of microbatch 0, normal data"},
+        [RAN],
+    ),
+    "with a device that no longer answers": ("te:api=op", {"sticky": True}, []),
+    "as another exception": ("te:api=op", {"type": "ValueError"}, []),
+    "as an exception of a kind of its own": ("te:api=op", {"type": "CandidateRuntimeError"}, []),
+    "on the second line": ("te:api=op", {"message": f"CUDA error\n{ON_HOPPER}"}, []),
+}
+# When a refusal may come.
+IN_TIME: dict[str, tuple[str, str, list[ChannelSeen]]] = {
+    "in build": ("te:api=op", "build, exact data", []),
+    "while the weights are loaded": ("te:api=op", "loading of the weights, exact data", []),
+    "in the first forward": ("te:api=op", "forward of microbatch 0, exact data", []),
+    "on normal data where exact data could not be run": (
+        "te:api=op",
+        "forward of microbatch 0, normal data",
+        [NOT_RUN],
+    ),
+    "in the first backward, where the table says so": (MISALIGNED, "backward of microbatch 0, exact data", []),
+}
+
+
+def outcome_of(asked: str, seen: dict[str, Any], channels: list[ChannelSeen]) -> Outcome:
+    """What becomes of a refusal of this case, put like this, where it is due."""
+    case, words = Case.parse(asked), "strides should be multiple of 16 bytes" if asked == MISALIGNED else ON_HOPPER
+    first = "forward of microbatch 0, exact data"
+    said = Raised(**{"type": "RuntimeError", "message": words, "during": first, "traceback": "", **seen})
+    observed = Observation(case=asked, ending="raised", channels=channels)
+    return raised(case, observed, said, where("2.17.1", (9, 0), "13.1.0")).outcome
+
+
+@pytest.mark.parametrize(("asked", "seen", "channels"), tuple(TOO_LATE.values()), ids=TOO_LATE)
+def test_the_right_words_are_no_refusal(asked: str, seen: dict[str, Any], channels: list[ChannelSeen]) -> None:
+    assert outcome_of(asked, seen, channels) is Outcome.RAISED
+
+
+@pytest.mark.parametrize(("asked", "during", "channels"), tuple(IN_TIME.values()), ids=IN_TIME)
+def test_a_refusal_comes_before_anything_is_computed(asked: str, during: str, channels: list[ChannelSeen]) -> None:
+    assert outcome_of(asked, {"during": during}, channels) is Outcome.REFUSED
+
+
+# A single weight of the module, not on the native path: with this dtype and cuBLAS, all of this is to be changed.
+UNLOCKS = {
+    "fp32": (":dtype=fp32", "13.5.0", "dtype=bf16 or dtype=fp16 and path=native (use_grouped_tensor=True)"),
+    "an old cuBLAS": (
+        "",
+        "13.1.0",
+        "cuBLASLt 13.4 or newer at run time and path=native (use_grouped_tensor=True)",
+    ),
+    "neither": ("", "13.5.0", "path=native (use_grouped_tensor=True)"),
+}
+
+
+@pytest.mark.parametrize("path", ("", ":path=legacy"))
+@pytest.mark.parametrize(("dtype", "cublas", "unlock"), tuple(UNLOCKS.values()), ids=UNLOCKS)
+def test_an_unlock_names_all_that_is_to_be_changed(dtype: str, cublas: str, unlock: str, path: str) -> None:
+    asked = Case.parse(f"te:api=module:single_grouped_weight=1{path}{dtype}")
+    assert [row.unlock for row in closed(asked, where("2.20.2", (9, 0), cublas))] == [unlock]
+
+
 def test_a_refusal_quotes_the_candidate() -> None:
     seen = Raised(type="RuntimeError", message=ON_HOPPER, during="forward of microbatch 0", traceback="")
     observation = Observation(case="te:api=op", ending="raised")
@@ -211,6 +283,10 @@ def test_grouped_mm_is_refused_only_where_torch_has_none(torch: str, due: bool) 
     said = f"torch.nn.functional.grouped_mm is not in torch {torch}"
     outcome = judged(Case.parse("torch:api=grouped_mm"), here, said, "NotImplementedError")
     assert (outcome is Outcome.REFUSED) is due
+
+
+def test_the_loop_takes_rows_that_grouped_mm_cannot() -> None:
+    assert closed(Case.parse("torch:api=loop:in_features=12:out_features=7"), Environment()) == []
 
 
 def test_the_loop_is_never_refused() -> None:

@@ -22,6 +22,10 @@ IDS = {
         "te:api=module:m_splits=64,0,128",
         Case(provider="te", api="module", m_splits="64,0,128", num_gemms=3),
     ),
+    "the largest sizes": (
+        "te:api=op:m_splits=9999999,0:in_features=1048576",
+        Case(provider="te", api="op", m_splits="9999999,0", num_gemms=2, in_features=1 << 20),
+    ),
     "axes in the order of the record": (
         "torch:api=loop:single_grouped_weight=1:dtype=fp32:seed=7",
         Case(provider="torch", api="loop", seed=7, dtype="fp32", single_grouped_weight=True),
@@ -41,6 +45,13 @@ WRONG = {
     "a switch that is neither 0 nor 1": ("te:api=op:bias=2", "bias=2: expected 0 or 1"),
     "a count of none": ("te:api=op:num_gemms=0", "num_gemms=0: expected a whole number, 1 to 1048576"),
     "a count beyond the largest": ("te:api=op:microbatches=17", "microbatches=17: expected a whole number, 1 to 16"),
+    "a size beyond any machine": (
+        "te:api=op:in_features=9999999999999999999999",
+        "in_features=9999999999999999999999: expected a whole number, 1 to 1048576",
+    ),
+    "a size just past the largest": ("te:api=op:out_features=1048577", "expected a whole number, 1 to 1048576"),
+    "more tokens than any machine holds": ("te:api=op:m_splits=99999999999", "m_splits=99999999999: expected balanced"),
+    "too many tokens beside a few": ("te:api=op:m_splits=1,10000000", "m_splits=1,10000000: expected balanced"),
     "an unknown pattern": ("te:api=op:m_splits=odd", "m_splits=odd: expected balanced, uneven"),
     "a negative share": ("te:api=op:m_splits=1,-1", "or a list such as 64,0,128"),
     "a list of another length": ("te:api=op:m_splits=1,2:num_gemms=3", "names 2 experts, num_gemms=3"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import child, typed
 
-from gradcheck_cli import __version__, cli, installed, plugins
+from gradcheck_cli import __version__, cli, installed, plugins, selection
 from gradcheck_cli.records.case import Case
 
 SMOKE = ("--matrix", "smoke", "--provider", "torch")
@@ -88,6 +88,15 @@ SEEDED = {"a matrix": SMOKE, "a named case": ("--case", "torch:api=loop")}
 @pytest.mark.parametrize("arguments", SEEDED.values(), ids=SEEDED)
 def test_a_seed_is_part_of_every_id(arguments: tuple[str, ...]) -> None:
     assert listed(*arguments, "--seed", "7") == [f"{line}:seed=7" for line in listed(*arguments)]
+
+
+def test_a_named_case_keeps_the_seed_of_its_own() -> None:
+    cases = ("--case", "torch:api=loop:seed=5", "--case", "torch:api=loop")
+    assert listed(*cases, "--seed", "7") == ["torch:api=loop:seed=5", "torch:api=loop:seed=7"]
+
+
+def test_a_named_case_brings_its_own_provider_where_that_is_left_open() -> None:
+    assert listed("--case", "te:api=op", "--provider", "auto") == ["te:api=op"]
 
 
 def test_excluded_cases_are_listed_with_the_constraint_and_its_reason(tmp_path: Path) -> None:
@@ -213,3 +222,18 @@ def test_doctor_quotes_an_installation_that_is_broken_and_goes_on(te: pytest.Mon
     assert done.code == 0
     assert "closed: the candidate te_module cannot be imported: OSError: libcublas.so.13: cannot open" in done.out
     assert "every path is open" in done.out
+
+
+@pytest.mark.parametrize("error", (ZeroDivisionError("in the middle"), RuntimeError("no memory")), ids=lambda e: str(e))
+def test_what_nobody_foresaw_ends_with_3_a_traceback_and_one_line_and_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: selection.Asked) -> None:
+        raise error
+
+    monkeypatch.setattr(selection, "select", fail)
+    done = typed("list", *SMOKE)
+    *trace, last = done.err.splitlines()
+    assert (done.code, done.out) == (3, "")
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", f"{type(error).__name__}: {error}")
+    assert last == "gradcheck: gradcheck itself failed; please report it with the lines above"

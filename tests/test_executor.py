@@ -19,7 +19,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Observation
-from gradcheck_cli.workers.executor import LocalExecutor
+from gradcheck_cli.workers.executor import LocalExecutor, own_seconds
 from gradcheck_cli.workers.protocol import exit_status
 
 PATIENCE = 30.0  # seconds: far more than anything here needs
@@ -126,6 +126,12 @@ def test_an_observation_of_megabytes_arrives_whole(run: Run) -> None:
 def test_a_candidate_that_reads_stdin_finds_it_empty_and_eats_no_job(run: Run) -> None:
     reader, following = run("stdin", "fine")
     assert (reader.effective["says"], following.ending) == ("nothing", "finished")
+
+
+def test_a_child_that_a_candidate_left_in_the_workers_loop_answers_nothing(run: Run) -> None:
+    seen = run("fine", "fork_and_return", "fine", "noise")
+    assert [one.case.partition("=")[2] for one in seen] == ["fine", "fork_and_return", "fine", "noise"]
+    assert len({one.effective["pid"] for one in seen}) == 1
 
 
 def test_one_worker_serves_all_cases_of_one_environment(run: Run) -> None:
@@ -321,3 +327,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def test_the_time_for_gradchecks_own_work_grows_with_the_case() -> None:
+    small, large = Case.parse("torch:api=loop"), Case.parse("torch:api=loop:in_features=2048:out_features=2048")
+    assert own_seconds(small) < 0.5
+    assert 60 < own_seconds(large) < 80

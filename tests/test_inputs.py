@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.compute.inputs import LARGEST, Inputs, densities, draw, prefill
-from gradcheck_cli.compute.reference import prepare
+from gradcheck_cli.compute.reference import compute, prepare
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, Fill
 
@@ -48,6 +50,45 @@ def test_other_cases_get_other_data(other: str, fill: Fill) -> None:
 def test_the_same_case_gets_the_same_data_again() -> None:
     first, second = tensors(of(SMALL, "normal")), tensors(of(SMALL, "normal"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+# What a candidate may do at its import -> and undo again.
+DEFAULTS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+    "dtype": (lambda: torch.set_default_dtype(torch.bfloat16), lambda: torch.set_default_dtype(torch.float32)),
+    "device": (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
+}
+
+
+@pytest.fixture(params=DEFAULTS)
+def careless(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    change, undo = DEFAULTS[request.param]
+    yield change
+    undo()
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("kind", ("random", "expanded"))
+def test_a_candidate_that_changes_a_default_of_torch_changes_no_data(
+    careless: Callable[[], None], fill: Fill, kind: str
+) -> None:
+    before = of(f"{SMALL}:grad_output={kind}", fill)
+    careless()
+    after = of(f"{SMALL}:grad_output={kind}", fill)
+    assert torch.equal(after.prefill, before.prefill)
+    assert all(torch.equal(one, tensors(before)[name]) for name, one in tensors(after).items())
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_candidate_that_changes_a_default_of_torch_changes_no_reference(
+    careless: Callable[[], None], fill: Fill
+) -> None:
+    case, inputs = Case.parse(SMALL), of(SMALL, fill)
+    before = compute(case, inputs, fill)
+    careless()
+    after = compute(case, inputs, fill)
+    assert after.largest_scale == before.largest_scale
+    for one, other in zip(after.roles, before.roles, strict=True):
+        assert all(torch.equal(one[role].value, other[role].value) for role in one)
 
 
 def test_the_two_fills_are_drawn_independently() -> None:

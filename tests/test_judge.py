@@ -126,6 +126,13 @@ def test_where_no_channel_can_be_run_nothing_is_tested() -> None:
     assert [(f.outcome, f.experts) for f in found.findings] == [(Outcome.UNTESTED, [0, 1, 2, 3, 4])] * 4
 
 
+def test_where_no_channel_can_be_run_every_finding_says_why() -> None:
+    channels = [channel(UNFUSED, fill, inapplicable=f"too long a sum of {fill} data") for fill in FILLS]
+    found = verdict(UNFUSED, Observation(case="", ending="finished", channels=channels))
+    why = "expected a comparison; the data does not allow one: too long a sum of exact data"
+    assert [f.why.startswith(why) for f in found.findings] == [True] * 4
+
+
 @pytest.mark.parametrize("case", (UNFUSED, FUSED), ids=["unfused", "fused"])
 @pytest.mark.parametrize("buffer", ("output", "input.grad", "grad", "main_grad"))
 def test_a_slot_that_nobody_looked_at_is_untested(case: Case, buffer: str) -> None:
@@ -181,6 +188,12 @@ def test_nothing_but_zeros_expected_in_one_channel_is_made_good_by_the_other() -
     zeros = only_where("dgrad", 3, "input.grad", {"nonzero_expected": 0})
     channels = [channel(UNFUSED, "exact", zeros), channel(UNFUSED, "normal")]
     assert verdict(UNFUSED, Observation(case="", ending="finished", channels=channels)).outcome is Outcome.PASSED
+
+
+def test_a_main_grad_that_a_right_gradient_is_too_small_to_move_is_not_missing() -> None:
+    both = dict.fromkeys(("prefill", "prefill+sum"), deviation("normal"))
+    unmoved = only_where("wgrad", 3, "main_grad", {"nonzero_expected": 0, "contents": both})
+    assert verdict(FUSED, observation(FUSED, unmoved)).roles["wgrad"] is Outcome.VACUOUS
 
 
 def test_a_vacuous_comparison_does_not_hide_a_wrong_one() -> None:
@@ -334,6 +347,49 @@ def test_an_announced_fallback_is_refused_with_its_unlock() -> None:
     assert (only.outcome, only.unlock) == (Outcome.REFUSED, "Transformer Engine 2.17 or newer")
 
 
+def test_an_announced_fallback_that_is_right_leaves_every_role_refused() -> None:
+    found = verdict(NATIVE, msgspec.structs.replace(observation(NATIVE), effective={"path": "legacy"}), OLD_TE)
+    assert {found.outcome, *found.roles.values()} == {Outcome.REFUSED}
+
+
+# What the layer that ran instead gets wrong -> what that deserves.
+FALLEN: dict[str, tuple[SlotAlter, Outcome]] = {
+    "no wgrad": (only_where("wgrad", 3, "grad", {"present": False, "contents": {}}), Outcome.MISSING),
+    "a wrong wgrad": (
+        only_where("wgrad", 3, "grad", {"contents": {"sum": deviation("normal", differing=1)}}),
+        Outcome.INEXACT,
+    ),
+    "a NaN": (only_where("wgrad", 3, "grad", {"nonfinite": 1}), Outcome.NONFINITE),
+    "nobody looked": (only_where("wgrad", 3, "grad", None), Outcome.UNTESTED),
+}
+
+
+@pytest.mark.parametrize(("wrong", "outcome"), tuple(FALLEN.values()), ids=FALLEN)
+def test_an_announced_fallback_is_no_cover_for_a_wrong_gradient(wrong: SlotAlter, outcome: Outcome) -> None:
+    seen = msgspec.structs.replace(observation(NATIVE, wrong), effective={"path": "legacy"})
+    found = verdict(NATIVE, seen, OLD_TE)
+    assert [f.outcome for f in found.findings] == [outcome, Outcome.REFUSED]
+    assert (found.outcome, found.roles["wgrad"], found.roles["dgrad"]) == (outcome, outcome, Outcome.REFUSED)
+
+
+def test_a_fallback_in_only_some_of_the_forwards_is_not_the_one_announced() -> None:
+    seen = msgspec.structs.replace(observation(NATIVE), effective={"path": "native, then legacy"})
+    assert verdict(NATIVE, seen, OLD_TE).outcome is Outcome.NOT_THE_CASE
+
+
+@pytest.mark.parametrize("path", ("native", "legacy"))
+def test_a_path_that_nobody_names_is_not_the_one_that_was_asked(path: str) -> None:
+    case = Case.parse(f"te:api=module:path={path}")
+    (only,) = verdict(case, observation(case)).findings
+    assert (only.outcome, only.diagnosis) == (Outcome.NOT_THE_CASE, "path")
+    assert f"asked path={path}, and the candidate does not say which path ran" in only.why
+
+
+def test_a_candidate_that_raises_need_not_say_which_path_it_took() -> None:
+    words = Raised(type="ValueError", message="no", during="forward of microbatch 0", traceback="")
+    assert verdict(NATIVE, Observation(case="", ending="raised", raised=words)).outcome is Outcome.RAISED
+
+
 def test_a_fallback_that_nobody_announced_is_not_the_case() -> None:
     newer = msgspec.structs.replace(OLD_TE, versions={"transformer_engine": "2.18.0", "cublaslt": "13.5.0"})
     seen = msgspec.structs.replace(observation(NATIVE), effective={"path": "legacy"})
@@ -414,6 +470,16 @@ def test_an_excluded_case_carries_the_constraint_and_its_reason() -> None:
     assert found.findings == [
         Finding(slot="case", outcome=Outcome.EXCLUDED, why="too few", diagnosis="pattern-needs-experts")
     ]
+
+
+def test_what_a_uniform_grad_output_cannot_show_is_noted() -> None:
+    uniform = Case.parse("torch:api=loop:grad_output=expanded")
+    (only,) = verdict(uniform, observation(uniform)).notes
+    assert only.startswith("grad_output=expanded is the same everywhere: rows that change places in a wgrad are")
+
+
+def test_a_random_grad_output_hides_nothing_worth_a_note() -> None:
+    assert verdict(UNFUSED, observation(UNFUSED)).notes == []
 
 
 def test_a_case_that_never_came_to_run_is_untested() -> None:

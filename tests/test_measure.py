@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradcheck_cli import pipeline
 from gradcheck_cli.compute.contents import Content, Contents, accumulated, contents, growth
-from gradcheck_cli.compute.measure import deviation_per_expert, measure
+from gradcheck_cli.compute.measure import delivered, deviation_per_expert, measure
 from gradcheck_cli.compute.observe import Found, Held
 from gradcheck_cli.compute.reference import Exact, prepare
 from gradcheck_cli.records.case import Case
@@ -183,6 +183,43 @@ def test_a_residual_is_a_distance_relative_to_what_is_expected() -> None:
     right = Contents({"sum": Content(torch.full((1, 1, 4), 2.0).double())}, {"zero": torch.zeros(1, 1, 4).double()})
     (one,) = measure(held(torch.full((1, 4), 3.0)), right, [1], 4.0, bounded=False)
     assert one.residuals == {"sum": 0.5, "zero": 1.5}
+
+
+def in_main_grad(prefill: float, step: float) -> Contents:
+    """What one element of a main_grad may hold: prefill and sum, or prefill alone."""
+    before = torch.full((1, 1), prefill, dtype=torch.float64)
+    return Contents({"prefill+sum": Content(before + step), "prefill": Content(before)})
+
+
+# A prefill and a wgrad -> whether adding one to the other in fp32 leaves anything to be seen.
+ADDED = {
+    "a wgrad like its prefill": (1.0, 1.0, True),
+    "the smallest that moves an fp32 1": (1.0, 2.0**-23, True),
+    "half of it, which rounds to even": (1.0, 2.0**-24, False),
+    "far too small": (-1.5, 1e-12, False),
+    "none": (1.0, 0.0, False),
+}
+
+
+@pytest.mark.parametrize(("prefill", "step", "shows"), tuple(ADDED.values()), ids=ADDED)
+def test_a_fused_wgrad_counts_as_delivered_where_it_moves_its_prefill_in_fp32(
+    prefill: float,
+    step: float,
+    shows: bool,  # noqa: FBT001
+) -> None:
+    assert delivered(in_main_grad(prefill, step)).item() == shows
+
+
+def test_an_unfused_wgrad_counts_as_delivered_however_small_it_is() -> None:
+    assert delivered(Contents({"sum": Content(torch.tensor([[1e-30, 0.0]]).double())})).tolist() == [[1.0, 0.0]]
+
+
+def test_what_shows_in_a_main_grad_is_counted_expert_by_expert() -> None:
+    before, step = torch.ones(2, 2).double(), torch.tensor([[1.0, 1e-12], [1e-12, 0.0]]).double()
+    may_hold = Contents({"prefill+sum": Content(before + step), "prefill": Content(before)})
+    held = [Held(tensor=row[None].float(), present=True) for row in before + step]
+    seen = measure(Found("wgrad", "main_grad", held), may_hold, [1, 1], 5.0, bounded=False)
+    assert [one.nonzero_expected for one in seen] == [1, 0]
 
 
 @pytest.mark.parametrize("role_and_buffer", tuple(SLOTS.values()), ids=SLOTS)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
+import faulty_layers
 import pytest
 import torch
+from faulty_layers import FaultyLayer, faulty, parameters_replaced
 
+from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.observe import Held, attach_main_grad, grad_output, layout, observe
 from gradcheck_cli.compute.providers.torch_loop import build
 from gradcheck_cli.compute.reference import prepare
@@ -87,6 +92,37 @@ def test_the_data_of_a_case_outlives_its_candidate() -> None:
 def test_an_expanded_grad_output_has_strides_of_zero() -> None:
     case, y = Case.parse(f"{CASE}:grad_output=expanded"), torch.zeros(4, 16)
     assert grad_output(case, torch.ones(4, 16), y).stride() == (0, 0)
+
+
+def fill_x(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    layer.x.fill_(1e30)
+    return y
+
+
+def zero_main_grad(weight: torch.Tensor, *_: object) -> None:
+    weight.main_grad.zero_()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ("weight", "bias", "x", "prefill"))
+def test_no_layer_can_reach_the_data_that_the_reference_is_made_of(name: str) -> None:
+    case = Case.parse(f"{CASE}:fuse_wgrad_accumulation=1")
+    inputs = draw(case, "normal", CPU)
+    before = copy.deepcopy(inputs)
+    layer = faulty(loaded=lambda given: given.fill_(1e30), fprop=fill_x, deliver=zero_main_grad)(case, CPU)
+    list(observe(case, layer, inputs, "normal"))
+    assert all(torch.equal(*both) for both in zip(getattr(inputs, name), getattr(before, name), strict=True))
+
+
+def test_gradients_are_read_from_the_parameters_that_were_there_after_loading() -> None:
+    case = Case.parse(f"{CASE}:microbatches=1")
+    phases = list(observe(case, parameters_replaced(case, CPU), draw(case, "normal", CPU), "normal"))
+    held = [one.present for _, _, seen in phases for part in seen if part.buffer == "grad" for one in part.experts]
+    assert held == [False] * 6
+
+
+@pytest.mark.parametrize(("fault", "told"), (("one_weight_in_fp32", "bf16 and fp32"), ("none", "bf16")))
+def test_a_layout_names_every_dtype_among_the_parameters(fault: str, told: str) -> None:
+    assert layout(getattr(faulty_layers, fault)(Case.parse(CASE), CPU))["dtype"] == told
 
 
 @pytest.mark.parametrize("tail", tuple(TAILS.values()), ids=TAILS)

@@ -7,13 +7,15 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import observed, verdict
+from in_process import CPU, observed, verdict
 
+from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
+from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Observation, Role
 from gradcheck_cli.records.splits import FEWEST_EXPERTS
 from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.workers.protocol import Result, decode, encode
 
 # Expert 2 has tokens in no microbatch, 1 only in the second, 3 only in the first.
 SHAPE = "torch:api=loop:bias=1:m_splits=5,0,0,9,7:in_features=16:out_features=24"
@@ -84,6 +86,12 @@ FATES: dict[str, list[Fate]] = {
         Fate("wgrad", MISPLACED, WITH_TOKENS, "in .grad", FUSED),
     ],
     "output_in_another_dtype": [Fate("fprop", PROTOCOL, EVERY, "shape or dtype")],
+    # A flag is read as a wrapper reads it, whatever its type.
+    "flag_1": [Fate("wgrad", PROTOCOL, EVERY, "flag set", UNFUSED)],
+    "flag_of_torch": [Fate("wgrad", PROTOCOL, EVERY, "flag set", UNFUSED)],
+    "flag_of_numpy": [Fate("wgrad", PROTOCOL, EVERY, "flag set", UNFUSED)],
+    "flag_0": [Fate("wgrad", PROTOCOL, EVERY, "flag not set", FUSED)],
+    "flag_false_of_torch": [Fate("wgrad", PROTOCOL, EVERY, "flag not set", FUSED)],
     # Adding a zeroed wgrad is adding nothing.
     "zero_wgrad": [
         Fate("wgrad", INEXACT, WITH_TOKENS, "zero", UNFUSED),
@@ -158,6 +166,8 @@ ENDS: dict[str, tuple[Outcome, tuple[str, ...], str]] = {
     "fp32_after_all": (Outcome.NOT_THE_CASE, ALL, "asked dtype=bf16, and dtype=fp32 ran"),
     "no_bias_after_all": (Outcome.NOT_THE_CASE, ALL, "asked bias=1, and bias=0 ran"),
     "unfused_after_all": (Outcome.NOT_THE_CASE, FUSED, "and fuse_wgrad_accumulation=0 ran"),
+    "one_weight_in_fp32": (Outcome.NOT_THE_CASE, DISCRETE, "asked dtype=bf16, and dtype=bf16 and fp32 ran"),
+    "one_bias_in_fp32": (Outcome.NOT_THE_CASE, ALL, "asked dtype=bf16, and dtype=bf16 and fp32 ran"),
 }
 ENDED = {f"{fault}-{where}": (fault, where) for fault, (_, among, _) in ENDS.items() for where in among}
 
@@ -268,6 +278,94 @@ def test_an_output_of_another_shape_is_told_with_both_shapes(fault: str, where: 
 def test_behind_an_output_of_another_shape_nothing_was_tested(fault: str) -> None:
     roles = verdict(CASES["discrete-unfused"], fault).roles
     assert {roles["dgrad"], roles["wgrad"], roles["bgrad"]} == {Outcome.UNTESTED}
+
+
+@pytest.mark.parametrize("where", ALL)
+def test_gradients_that_reach_parameters_put_in_place_of_the_first_ones_are_missing(where: str) -> None:
+    # An optimizer holds the first ones, and would never see these.
+    roles = verdict(CASES[where], "parameters_replaced").roles
+    assert roles == {"fprop": Outcome.PASSED, "dgrad": Outcome.PASSED, "wgrad": MISSING, "bgrad": MISSING}
+
+
+@pytest.mark.parametrize("fault", ("flag_1", "flag_of_torch", "flag_of_numpy"))
+@pytest.mark.parametrize("where", FUSED)
+def test_a_flag_that_a_wrapper_would_take_for_true_is_set(fault: str, where: str) -> None:
+    assert verdict(CASES[where], fault).findings == []
+
+
+NATIVE = f"{SHAPE}:path=native:microbatches=3"
+# Where one of three forwards takes another path -> what is said to have run.
+PATHS = {
+    "legacy_in_the_first": "path=legacy, then native",
+    "legacy_in_the_middle": "path=native, then legacy, then native",
+    "legacy_in_the_last": "path=native, then legacy",
+}
+
+
+@pytest.mark.parametrize(("fault", "ran"), tuple(PATHS.items()), ids=PATHS)
+def test_another_path_in_only_one_of_the_forwards_is_not_the_case(fault: str, ran: str) -> None:
+    (only,) = verdict(NATIVE, fault).findings
+    assert (only.outcome, only.diagnosis) == (Outcome.NOT_THE_CASE, "path")
+    assert only.why.startswith(f"asked path=native, and {ran}")
+
+
+def test_the_path_that_was_asked_in_every_forward_is_the_case() -> None:
+    assert verdict(NATIVE, "native_on_every_path").findings == []
+
+
+def test_a_path_that_nobody_names_is_not_the_one_that_was_asked() -> None:
+    (only,) = verdict(NATIVE, "none").findings
+    assert (only.outcome, only.diagnosis) == (Outcome.NOT_THE_CASE, "path")
+    assert only.why == "asked path=native, and the candidate does not say which path ran."
+
+
+# A case that grouped_mm must refuse -> where it says so, what closes it, and what opens it.
+MISALIGNED = {
+    "in_features=12": ("forward", "in_features=12 in bf16", "in_features and out_features", 8),
+    "out_features=12": ("backward", "out_features=12 in bf16", "in_features and out_features", 8),
+    "dtype=fp32:out_features=7": ("backward", "out_features=7 in fp32", "in_features and out_features", 4),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("shape", MISALIGNED)
+def test_rows_that_grouped_mm_cannot_take_are_refused_with_what_opens_them(shape: str, layout: str) -> None:
+    during, closed_by, features, multiple = MISALIGNED[shape]
+    (only,) = verdict(f"torch:api=grouped_mm:{shape}{layout}").findings
+    assert (only.outcome, only.diagnosis) == (Outcome.REFUSED, "grouped-mm-needs-alignment")
+    assert f"({closed_by}): RuntimeError in {during} of microbatch 0, exact data: strides" in only.why
+    assert only.unlock.startswith(f"{features} that are multiples of {multiple} in")
+
+
+def test_a_layer_that_fills_what_it_was_given_harms_neither_its_own_case_nor_the_next() -> None:
+    case = f"{SHAPE}:seed=20"  # data that no other test has drawn
+    assert [verdict(case, fault).findings for fault in ("fills_what_it_was_given", "")] == [[], []]
+
+
+def crossed(fault: str) -> Observation:
+    """What is seen of a fault, as it comes out at the parent's end of the pipe."""
+    message = decode(encode(Result(observation=observed(CASES["discrete-fused"], fault))))
+    assert isinstance(message, Result)
+    return message.observation
+
+
+def test_what_a_layer_says_in_types_of_numpy_reaches_the_parent_in_plain_ones() -> None:
+    said = {"color": "red", "graph": "True", "layers": "3"}
+    seen = crossed("claims_in_types_of_numpy")
+    assert said.items() <= seen.effective.items()
+    assert conclude(Case.parse(seen.case), seen, CPU).outcome is Outcome.PASSED
+
+
+def test_an_exception_in_characters_that_no_file_holds_reaches_the_parent_and_is_raised() -> None:
+    seen = crossed("raising_a_lone_surrogate")
+    (only,) = conclude(Case.parse(seen.case), seen, CPU).findings
+    assert only.outcome is Outcome.RAISED
+    assert only.why.endswith("raised ValueError in forward of microbatch 0, exact data: caf\\udce9 is no file")
+
+
+def test_a_layer_without_memory_is_the_layers_own_failure() -> None:
+    (only,) = verdict(CASES["discrete-fused"], "out_of_memory").findings
+    assert (only.outcome, only.diagnosis) == (Outcome.RAISED, "MemoryError")
 
 
 def test_a_layer_that_claims_what_is_no_axis_is_judged_by_the_axes() -> None:

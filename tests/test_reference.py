@@ -6,11 +6,13 @@ import functools
 
 import pytest
 import torch
-from in_process import verdict
+from in_process import engine, verdict
 
-from gradcheck_cli import matrix, plugins
+from gradcheck_cli import matrix, pipeline, plugins
+from gradcheck_cli.compute import reference
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.reference import Reference, compute, prepare
+from gradcheck_cli.compute.reference import LARGEST_KEPT, Reference, compute, prepare
+from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, Fill, Role
 from gradcheck_cli.records.verdict import Outcome
@@ -128,6 +130,70 @@ def test_the_largest_scale_bounds_everything_that_is_summed(fill: Fill, dtype: s
     total = sum(roles["wgrad"].scale for roles in reference.roles)
     assert isinstance(total, torch.Tensor)
     assert reference.largest_scale >= max(float(total.max()), float(reference.roles[0]["fprop"].scale.max()))
+
+
+KEPT = Case.parse("torch:api=loop:m_splits=5,0,9:in_features=8:out_features=8:seed=8")  # no other test draws it
+
+
+@pytest.mark.parametrize(("smaller", "kept"), ((0, True), (1, False)), ids=["at the limit", "a byte above it"])
+def test_a_reference_is_kept_for_the_next_case_up_to_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+    smaller: int,
+    kept: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(reference, "LARGEST_KEPT", reference.tensor_bytes(KEPT) - smaller)
+    assert (prepare(KEPT, "exact", CPU) is prepare(KEPT, "exact", CPU)) is kept
+
+
+def test_a_large_reference_takes_no_place_among_those_that_are_kept() -> None:
+    large = Case.parse("torch:api=loop:m_splits=1,1:in_features=1024:out_features=1024")
+    before = reference._kept.cache_info().currsize
+    assert (before, reference.tensor_bytes(large) > LARGEST_KEPT) == (before, True)
+    prepare(large, "normal", CPU)
+    assert reference._kept.cache_info().currsize == before
+
+
+def test_the_size_of_a_reference_is_that_of_its_tensors() -> None:
+    kept = [part for roles in prepare(KEPT, "exact", CPU).roles for exact in roles.values() for part in exact]
+    assert reference.tensor_bytes(KEPT) == sum(part.numel() * part.element_size() for part in kept)
+
+
+# What stands in the way of a reference -> what the run is told.
+OUT_OF_MEMORY: dict[str, Exception] = {
+    "torch on the CPU": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+    "torch on a GPU": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64 MiB."),
+    "Python": MemoryError("Unable to allocate 7.45 GiB"),
+    "Python, without a word": MemoryError(),
+}
+
+
+def run_in_spite_of(error: Exception, where: str) -> None:
+    """A case whose reference or measuring raises."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"gradcheck_cli.compute.engine.{where}", fail)
+        job = pipeline.job(KEPT)
+        engine(job.target).run(job)
+
+
+@pytest.mark.parametrize("where", ("prepare", "contents", "measure"))
+@pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
+def test_a_reference_that_finds_no_memory_ends_the_run_and_is_no_word_on_the_candidate(
+    error: Exception, where: str
+) -> None:
+    with pytest.raises(HarnessError) as ended:
+        run_in_spite_of(error, where)
+    assert str(ended.value).startswith(f"no memory for the reference of {KEPT}: ")
+
+
+@pytest.mark.parametrize("error", (RuntimeError("shapes disagree"), KeyError("memory")), ids=["runtime", "key"])
+def test_any_other_failure_of_the_reference_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as ended:
+        run_in_spite_of(error, "prepare")
+    assert ended.value is error
 
 
 def test_sums_too_long_to_be_exact_are_said_to_be_so() -> None:

@@ -100,18 +100,18 @@ def test_an_outcome_is_written_out_at_every_width(width: int) -> None:
     cases = [Case(provider="te", api="module", path="native", bias=True, seed=i) for i in range(12)]
     for outcome in set(Outcome) - {Outcome.PASSED, Outcome.EXCLUDED}:
         bad = [samples.verdict(case, outcome, roles=dict.fromkeys(ROLES, outcome), findings=[]) for case in cases]
-        table = shown(samples.report(bad), width=width).partition("executed")[0]
+        table = shown(samples.report(bad), width=width).partition("n/m")[0]
         assert table.count(outcome.value) == 4
         assert table.count("12/12") == 4
 
 
 def test_the_ratio_gives_way_before_a_line_is_broken_and_so_does_its_legend() -> None:
-    refused = samples.report(
+    missing = samples.report(
         samples.verdict(Case(provider="te", api="module", bias=True, seed=i), roles=dict.fromkeys(ROLES, outcome))
         for i, outcome in enumerate((Outcome.PASSED, Outcome.MISSING, Outcome.MISSING))
     )
-    assert "MISSING 2/3 MISSING 2/3 MISSING 2/3 MISSING 2/3" in shown(refused, width=90)
-    assert ("err/" in shown(refused, width=110), "err/" in shown(refused, width=90)) == (True, False)
+    assert "MISSING 2/3 MISSING 2/3 MISSING 2/3 MISSING 2/3" in shown(missing, width=89)
+    assert ("err/" in shown(missing, width=110), "err/" in shown(missing, width=89)) == (True, False)
 
 
 def test_the_legend_explains_nothing_that_no_table_shows() -> None:
@@ -727,3 +727,22 @@ def test_reporters_import_without_pandas_and_torch() -> None:
         "assert not {'pandas', 'torch', 'transformer_engine'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_report_that_was_changed_by_hand_is_not_read(tmp_path: Path) -> None:
+    report = report_of(SAMPLES)
+    (tmp_path / "report.json").write_text(report_json.text(report), encoding="utf-8")
+    assert read(tmp_path) == report
+    changed = msgspec.structs.replace(report, tally=msgspec.structs.replace(report.tally, executed=0))
+    (tmp_path / "report.json").write_text(report_json.text(changed), encoding="utf-8")
+    with pytest.raises(UsageError, match="was changed after it was written"):
+        read(tmp_path)
+
+
+def test_a_verdict_milder_than_its_findings_is_not_read(tmp_path: Path) -> None:
+    report = report_of(SAMPLES)
+    milder = [msgspec.structs.replace(verdict, outcome=Outcome.PASSED) for verdict in report.verdicts]
+    changed = msgspec.structs.replace(report, verdicts=milder, tally=tally(milder))
+    (tmp_path / "report.json").write_text(report_json.text(changed), encoding="utf-8")
+    with pytest.raises(UsageError, match="not its gravest finding"):
+        read(tmp_path)

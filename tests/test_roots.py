@@ -17,6 +17,10 @@ def test_a_path_below_the_longest_entry_of_sys_path_loses_it(monkeypatch: pytest
     assert without_roots(said) == 'File "torch/nn.py", and File "mine.py", and /usr/lib/other.py'
 
 
+def test_what_cannot_be_written_to_a_file_is_written_out() -> None:
+    assert without_roots("caf\udce9 \U0001f600 é").encode() == "caf\\udce9 \U0001f600 é".encode()
+
+
 def test_what_is_kept_of_an_exception_names_no_path_of_this_machine() -> None:
     raised = observed("torch:api=grouped_mm:grad_output=expanded").raised
     assert raised is not None

@@ -191,6 +191,24 @@ TOLD: dict[str, tuple[Machine, str, str, str]] = {
         "REFUSED",
         "whose module has no native path",
     ),
+    "a version that does not tell its path ran nobody knows which": (
+        Machine("2.17.1", variables={"FAKE_TE_TELLS_PATH": "0"}),
+        "te:api=module:path=legacy",
+        "NOT_THE_CASE",
+        "asked path=legacy, and path=unknown ran",
+    ),
+    "nor is it known to have run the native one": (
+        Machine("2.20.2", variables={"FAKE_TE_TELLS_PATH": "0"}),
+        "te:api=module:path=native",
+        "NOT_THE_CASE",
+        "asked path=native, and path=unknown ran",
+    ),
+    "an announced fallback is no cover for a wgrad that is missing": (
+        Machine("2.16.1"),
+        "te:api=module:path=native:single_grouped_weight=1",
+        "MISSING",
+        ".grad is None, and main_grad holds its prefill",
+    ),
     "a cuBLAS that is too old is a refusal where the library says so": (
         Machine("2.17.1", cublaslt="13.1.0"),
         "te:api=op",
@@ -219,6 +237,26 @@ def test_a_case_that_did_not_run_as_asked(
     told = finding(tmp_path, machine, case)
     assert told.outcome.value == outcome
     assert words in told.why
+
+
+UNTOLD = {"2.16.1": ("te:api=module:path=legacy", "legacy"), "2.17.1": ("te:api=module", "unknown")}
+
+
+@pytest.mark.parametrize("version", UNTOLD)
+def test_a_path_that_is_not_told_matters_only_where_there_is_a_choice_and_one_was_asked(
+    tmp_path: Path, version: str
+) -> None:
+    case, path = UNTOLD[version]
+    machine = Machine(version, variables={"FAKE_TE_TELLS_PATH": "0"})
+    (verdict,) = judged(tmp_path, machine, [Case.parse(case)]).values()
+    assert (verdict.outcome, verdict.effective["path"]) == (Outcome.PASSED, path)
+
+
+def test_a_wgrad_that_is_missing_after_an_announced_fallback_is_told_beside_the_refusal(tmp_path: Path) -> None:
+    case = Case.parse("te:api=module:path=native:single_grouped_weight=1")
+    (verdict,) = judged(tmp_path, Machine("2.16.1"), [case]).values()
+    assert [one.outcome for one in verdict.findings] == [Outcome.MISSING, Outcome.REFUSED]
+    assert verdict.findings[1].unlock == "Transformer Engine 2.17 or newer"
 
 
 def test_a_run_in_which_everything_was_refused_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,12 @@ class ConsoleReporter(Silent):
     def closed(self, report: Report) -> None:
         """The table of each provider, the findings in groups, the notes, the summary."""
         drawn = [draw(self._console, provider, folded) for provider, folded in rows(report.verdicts).items()]
-        for one in drawn:
+        for number, one in enumerate(drawn):
+            if number:
+                self._console.print()
             self._console.print(one.table)
-            self._console.print()
         if told := legend(drawn):
+            self._console.print()
             self._console.print(Text(told, style="dim"))
         self._findings(groups(report.verdicts))
         self._notes(notes(report))
@@ -107,7 +109,7 @@ class ConsoleReporter(Silent):
             self._console.print(Text(f"{name}={value}"), soft_wrap=True)
         if self._folder is not None:
             self._console.print(Text(_files(self._folder)), soft_wrap=True)
-        self._console.print(Text(f"{exit_meaning(report.exit_code)} · {report.seconds:.1f} s", style=verdict))
+        self._parts(f"{exit_meaning(report.exit_code)} · {report.seconds:.1f} s", style=verdict)
 
     def _parts(self, line: str, style: str = "") -> None:
         """Break between the parts of a line, never within one: `4` without its `MISSING` says nothing."""

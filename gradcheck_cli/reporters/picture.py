@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -13,8 +14,16 @@ from gradcheck_cli.reporters.summary import title
 _COLUMNS = 100
 
 
+class _Paper(Console):
+    """A picture cannot be scrolled: what a terminal leaves whole, so that it can be copied, is folded here."""
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        """Print, and fold."""
+        super().print(*objects, **{**more, "soft_wrap": False})
+
+
 def text(report: Report) -> str:
     """The console's table, findings and summary at 100 columns; the same report always gives the same picture."""
-    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
+    console = _Paper(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
     ConsoleReporter(console, folder=None).closed(report)
     return console.export_svg(title=title(report.run), unique_id="gradcheck")

@@ -13,7 +13,7 @@ from gradcheck_cli.records.base import SCHEMA_VERSION
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, tally
-from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict, gravest
 from gradcheck_cli.reporters.jsonl import JOURNAL
 
 REPORT = "report.json"
@@ -33,10 +33,30 @@ class _Versioned(msgspec.Struct):
 def read(folder: Path) -> Report:
     """The report of a run; UsageError where the folder holds none that this version can read."""
     if (folder / REPORT).is_file():
-        return _record(_bytes(folder / REPORT), _decode_report, where=str(folder / REPORT))
+        return _unchanged(_record(_bytes(folder / REPORT), _decode_report, where=str(folder / REPORT)), folder / REPORT)
     if (folder / JOURNAL).is_file():
         return _rebuilt(folder / JOURNAL)
     raise UsageError(f"no run in {folder}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them")
+
+
+def _unchanged(report: Report, path: Path) -> Report:
+    """The report, where its parts agree with each other; UsageError where somebody changed one of them."""
+    wrong = [verdict.case for verdict in report.verdicts if verdict.findings and verdict.outcome != _gravest(verdict)]
+    if wrong:
+        raise UsageError(
+            f"{path} was changed after it was written: the outcome of {wrong[0]} is not its gravest finding"
+        )
+    counted = tally(report.verdicts)
+    if report.tally != counted:
+        raise UsageError(
+            f"{path} was changed after it was written: expected {counted.outcomes}, as its verdicts say, "
+            f"found {report.tally.outcomes}"
+        )
+    return report
+
+
+def _gravest(verdict: Verdict) -> Outcome:
+    return gravest([finding.outcome for finding in verdict.findings])
 
 
 def journal(path: Path) -> list[JournalLine]:
@@ -50,7 +70,10 @@ def journal(path: Path) -> list[JournalLine]:
 
 def _rebuilt(path: Path) -> Report:
     lines = journal(path)
-    opened = next((line for line in lines if isinstance(line, Opened)), None)
+    beginnings = [line for line in lines if isinstance(line, Opened)]
+    if len(beginnings) > 1:
+        raise UsageError(f"{path} holds {len(beginnings)} runs, one after the other: expected one")
+    opened = beginnings[0] if beginnings else None
     if opened is None:
         raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
     closed = next((line for line in lines if isinstance(line, Closed)), None)

@@ -13,6 +13,8 @@ VERSION = tuple(int(part) for part in __version__.split("."))
 # As cublasLtGetVersion counts: 130400 is 13.4. 0 stands for a library that fails.
 CUBLASLT = int(os.environ.get("FAKE_TE_CUBLASLT", "130500"))
 _HOPPER_NEEDS = 130400
+# Whether the autograd node tells which path it took: a later version may call that by another name.
+TELLS_PATH = os.environ.get("FAKE_TE_TELLS_PATH", "1") == "1"
 
 
 def single_weight(asked: bool) -> bool:  # noqa: FBT001 - an argument that is handed on
