@@ -106,7 +106,7 @@ def _from_entry_point(entry: metadata.EntryPoint) -> Candidate | str:
     where = f"plug-in {entry.name} ({entry.value})"
     try:
         found = entry.load()
-    except Exception as error:  # noqa: BLE001  a plug-in may fail in any way, and says so where it is asked for
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a plug-in may fail in any way, and says so where it is asked for
         return f"{where} cannot be imported: {type(error).__name__}: {error}"
     if not isinstance(found, Candidate):
         return f"{where} is a {type(found).__name__}; expected a gradcheck_cli.records.candidate.Candidate"

@@ -459,7 +459,9 @@ legacy_in_the_first = faulty(claims=_legacy_only_in(0))
 legacy_in_the_middle = faulty(claims=_legacy_only_in(1))
 legacy_in_the_last = faulty(claims=_legacy_only_in(2))
 claims_an_axis_that_is_none = faulty(claims=lambda _: {"color": "red"})
-claims_in_types_of_numpy = faulty(claims=lambda _: {"color": np.str_("red"), "graph": np.bool_(1), "layers": np.int64(3)})
+claims_in_types_of_numpy = faulty(
+    claims=lambda _: {"color": np.str_("red"), "graph": np.bool_(1), "layers": np.int64(3)}
+)
 fills_what_it_was_given = faulty(loaded=lambda given: given.fill_(1e30))
 raising_in_forward = faulty(fprop=_raise)
 raising_in_backward = faulty(wgrad=_raise)

@@ -224,7 +224,7 @@ def test_doctor_quotes_an_installation_that_is_broken_and_goes_on(te: pytest.Mon
     assert "every path is open" in done.out
 
 
-@pytest.mark.parametrize("error", (ZeroDivisionError("in the middle"), RuntimeError("no memory")), ids=lambda e: str(e))
+@pytest.mark.parametrize("error", (ZeroDivisionError("in the middle"), RuntimeError("no memory")), ids=str)
 def test_what_nobody_foresaw_ends_with_3_a_traceback_and_one_line_and_is_no_finding(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 
 import faulty_layers
+import numpy as np
 import pytest
 import torch
 from faulty_layers import FaultyLayer, faulty, parameters_replaced
 
+from gradcheck_cli.compute.engine import plain
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.observe import Held, attach_main_grad, grad_output, layout, observe
 from gradcheck_cli.compute.providers.torch_loop import build
@@ -129,3 +131,9 @@ def test_a_layout_names_every_dtype_among_the_parameters(fault: str, told: str) 
 def test_a_layout_is_read_from_the_parameters(tail: str) -> None:
     case = Case.parse(CASE + tail)
     assert layout(build(case, CPU)).items() <= case.axes().items()
+
+
+@pytest.mark.parametrize("found", (True, np.bool_(True), np.int64(1), torch.tensor(True)), ids=str)
+def test_a_one_of_any_type_is_the_one_that_was_asked(found: object) -> None:
+    assert plain(found) == 1
+    assert type(plain(found)) is int

@@ -22,9 +22,9 @@ from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.judge.conclude import untested
 from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.observation import INFINITE, ROLES
-from gradcheck_cli.records.report import Opened, Report, Started
+from gradcheck_cli.records.report import Opened, Report, Started, tally
 from gradcheck_cli.records.verdict import Margin, Outcome, Verdict
-from gradcheck_cli.reporters import csv_pandas, formats, junit, markdown, report_json
+from gradcheck_cli.reporters import csv_pandas, formats, junit, markdown, picture, report_json
 from gradcheck_cli.reporters.console import ConsoleReporter
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter, write_whole
@@ -730,7 +730,7 @@ def test_reporters_import_without_pandas_and_torch() -> None:
 
 
 def test_a_report_that_was_changed_by_hand_is_not_read(tmp_path: Path) -> None:
-    report = report_of(SAMPLES)
+    report = samples.every_outcome()
     (tmp_path / "report.json").write_text(report_json.text(report), encoding="utf-8")
     assert read(tmp_path) == report
     changed = msgspec.structs.replace(report, tally=msgspec.structs.replace(report.tally, executed=0))
@@ -740,9 +740,15 @@ def test_a_report_that_was_changed_by_hand_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_verdict_milder_than_its_findings_is_not_read(tmp_path: Path) -> None:
-    report = report_of(SAMPLES)
+    report = samples.every_outcome()
     milder = [msgspec.structs.replace(verdict, outcome=Outcome.PASSED) for verdict in report.verdicts]
     changed = msgspec.structs.replace(report, verdicts=milder, tally=tally(milder))
     (tmp_path / "report.json").write_text(report_json.text(changed), encoding="utf-8")
     with pytest.raises(UsageError, match="not its gravest finding"):
         read(tmp_path)
+
+
+def test_a_picture_folds_the_command_that_shows_a_finding_again() -> None:
+    report = samples.seed()
+    last = next(verdict.case for verdict in report.verdicts if verdict.outcome is Outcome.MISSING).rpartition(":")[2]
+    assert last[-8:] in picture.text(report)

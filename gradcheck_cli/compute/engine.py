@@ -95,10 +95,16 @@ class Engine:
 def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:
     """Add what a layer is found to be; where it was something else before, both are kept: `legacy, then native`."""
     for name, value in found.items():
-        value = int(value) if isinstance(value, bool) else value if isinstance(value, int) else str(value)
+        value = plain(value)
         before = effective.setdefault(name, value)
         if value != before and not str(before).endswith(f"then {value}"):
             effective[name] = f"{before}, then {value}"
+
+
+def plain(value: object) -> str | int:
+    """A value as a record holds it, whatever type a candidate found it in: numpy.bool_(True) is 1."""
+    value = value.item() if hasattr(value, "item") else value
+    return int(value) if isinstance(value, int) else str(value)
 
 
 def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -> list[SlotSeen]:
