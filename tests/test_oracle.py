@@ -350,7 +350,7 @@ def crossed(fault: str) -> Observation:
 
 
 def test_what_a_layer_says_in_types_of_numpy_reaches_the_parent_in_plain_ones() -> None:
-    said = {"color": "red", "graph": "True", "layers": "3"}
+    said = {"color": "red", "graph": 1, "layers": 3}
     seen = crossed("claims_in_types_of_numpy")
     assert said.items() <= seen.effective.items()
     assert conclude(Case.parse(seen.case), seen, CPU).outcome is Outcome.PASSED
