@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -165,12 +167,22 @@ def own_variables() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
 
 
+def _end_in_good_order() -> None:
+    """Let SIGTERM and SIGHUP, with which a job is cancelled, end a run as Ctrl-C does: reported, exit code 130."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, signal.default_int_handler)
+
+
 def main() -> None:
     """Run the command line; a GradcheckError becomes its message on stderr and its exit code."""
     if sys.stdout is None:  # closed by the caller: `gradcheck ... >&-`
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  it stands in for the real one to the end
     elif isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to end a run
+    _end_in_good_order()
     try:
         app(prog_name="gradcheck")
     except GradcheckError as error:
@@ -178,7 +190,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         # Files answer for themselves; what is left is standard output, and a machine out of processes or files.
-        typer.echo(f"gradcheck: expected to go on, the system said: {error}; what was judged is on disk", err=True)
+        typer.echo(f"gradcheck: expected to go on, the system said: {error}", err=True)
         sys.exit(HarnessError.exit_code)
     except Exception:  # noqa: BLE001  whatever it is, exit code 1 would call it a finding
         traceback.print_exc()

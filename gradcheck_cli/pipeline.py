@@ -50,6 +50,8 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     """Enumerate, execute, judge, report; the exit code. Raises what ends a run before it began."""
     if not (math.isfinite(options.timeout) and math.isfinite(options.min_executed)):
         raise UsageError("--timeout and --min-executed: expected a number; nan and inf are none")
+    if options.output is not None and options.output.resolve() == Path.cwd():
+        raise UsageError("--output: expected a folder for this run alone; found the current one, or an empty name")
     if options.last_failed:
         asked = selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
     selected = selection.select(asked)

@@ -425,3 +425,9 @@ def test_a_full_disk_behind_standard_output_is_one_message() -> None:
     done = into("> /dev/full", "list", "--matrix", "smoke", "--provider", "torch")
     assert done.code == HarnessError.exit_code
     assert done.err.startswith("gradcheck: expected to go on, the system said: [Errno 28] No space left on device")
+
+
+def test_the_current_folder_is_no_folder_for_a_run() -> None:
+    done = typed("run", "--provider", "torch", "--matrix", "smoke", "--output", "")
+    assert done.code == UsageError.exit_code
+    assert "--output: expected a folder for this run alone" in done.err

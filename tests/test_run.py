@@ -231,3 +231,10 @@ def test_what_a_killed_run_left_open_can_be_run_again(killed: Cut, tmp_path: Pat
     assert done.code == 0
     assert set(rerun).isdisjoint(killed.judged)
     assert len(rerun) == 36 - len(killed.judged)
+
+
+@pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGHUP), ids=lambda number: number.name)
+def test_a_cancelled_job_ends_as_ctrl_c_does(number: signal.Signals, tmp_path: Path) -> None:
+    cancelled = cut(tmp_path, number)
+    assert (cancelled.code, cancelled.err) == (130, "")
+    assert (cancelled.folder / "report.json").exists()
