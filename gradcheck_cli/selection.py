@@ -60,11 +60,12 @@ def again(asked: Asked, verdicts: Sequence[Verdict], folder: Path) -> Asked:
         raise NothingSelected(
             f"nothing to run: every case of {folder} was green; without --last-failed all of them run"
         )
-    named = [str(parse(text)) for text in asked.case]
+    named = [str(_seeded(parse(text), asked.seed)) for text in asked.case]
     kept = [case for case in failed if not named or case in named]
     if not kept:
         raise NothingSelected(f"nothing to run: no --case is among the {len(failed)} that were not green in {folder}")
-    return msgspec.structs.replace(asked, case=kept)
+    # Their ids say all: one without a seed ran with seed 0.
+    return msgspec.structs.replace(asked, case=kept, seed=0)
 
 
 def parse(text: str) -> Case:

@@ -458,6 +458,7 @@ native_on_every_path = faulty(claims=_legacy_only_in(-1))
 legacy_in_the_first = faulty(claims=_legacy_only_in(0))
 legacy_in_the_middle = faulty(claims=_legacy_only_in(1))
 legacy_in_the_last = faulty(claims=_legacy_only_in(2))
+names_its_path_only_once = faulty(claims=lambda layer: {"path": "native"} if layer.microbatch == 0 else {})
 claims_an_axis_that_is_none = faulty(claims=lambda _: {"color": "red"})
 claims_in_types_of_numpy = faulty(
     claims=lambda _: {"color": np.str_("red"), "graph": np.bool_(1), "layers": np.int64(3)}

@@ -316,7 +316,12 @@ def test_the_path_that_was_asked_in_every_forward_is_the_case() -> None:
 def test_a_path_that_nobody_names_is_not_the_one_that_was_asked() -> None:
     (only,) = verdict(NATIVE, "none").findings
     assert (only.outcome, only.diagnosis) == (Outcome.NOT_THE_CASE, "path")
-    assert only.why == "asked path=native, and the candidate does not say which path ran."
+    assert only.why == "asked path=native, and path=unknown ran."
+
+
+def test_a_path_that_is_named_once_is_unknown_everywhere_else() -> None:
+    (only,) = verdict(NATIVE, "names_its_path_only_once").findings
+    assert (only.outcome, only.diagnosis) == (Outcome.NOT_THE_CASE, "path")
 
 
 # A case that grouped_mm must refuse -> where it says so, what closes it, and what opens it.

@@ -238,3 +238,8 @@ def test_a_cancelled_job_ends_as_ctrl_c_does(number: signal.Signals, tmp_path: P
     cancelled = cut(tmp_path, number)
     assert (cancelled.code, cancelled.err) == (130, "")
     assert (cancelled.folder / "report.json").exists()
+
+
+def test_last_failed_keeps_the_seeds_of_the_cases_that_failed(red: Run, tmp_path: Path) -> None:
+    done = typed("run", "--last-failed", str(red.folder), "--seed", "7", "--output", str(tmp_path / "run"))
+    assert set(Run(done, tmp_path / "run").outcomes) <= set(red.outcomes)

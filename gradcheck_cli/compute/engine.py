@@ -80,7 +80,10 @@ class Engine:
             # Another layer than the one that was asked for may not even take these tensors.
             as_asked = layout(layer).items() <= case.axes().items()
             for k, phase, found in observe(case, layer, reference.inputs, fill) if as_asked else ():
-                note(effective, {**layer.effective(), **layout(layer)})
+                # A layer that does not say which path it took has not said that it took the one asked for.
+                unsaid: dict[str, str | int] = {} if case.path == "auto" else {"path": "unknown"}
+                with on_trial(f"reading the layer after the {phase} of microbatch {k}, {fill} data", self.device):
+                    note(effective, {**unsaid, **layer.effective(), **layout(layer)})
                 slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
                 phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots))
         return ChannelSeen(
