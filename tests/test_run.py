@@ -182,6 +182,7 @@ def cut(where: Path, number: signal.Signals) -> Cut:
     """Run the loop cases of core, and send the signal to the whole group once two are judged, as a terminal does."""
     folder = where / "run"
     command = [sys.executable, "-m", "gradcheck_cli", *LOOP, "-k", "api=loop", "--output", str(folder)]
+    command = ["env", "--default-signal=INT,HUP,TERM", *command]  # whoever started the tests may have them ignored
     process = subprocess.Popen(
         command, env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
