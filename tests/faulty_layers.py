@@ -471,3 +471,136 @@ out_of_memory = faulty(fprop=_raise_with(MemoryError("not enough memory")))
 returning_a_tuple = faulty(returns=lambda y: (y, None))
 returning_nothing = faulty(returns=lambda _: None)
 returning_no_graph = faulty(returns=lambda y: y.detach())
+
+
+# Memory that nobody should read, or write.
+
+
+def _unwritten_in_an_empty_expert(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    tensor[2] = torch.empty_like(tensor[2])
+    return tensor
+
+
+def _all_but_the_last_row(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    written = torch.empty_like(tensor)
+    written[:-1] = tensor[:-1]
+    return written
+
+
+def _added_to_what_lay_there(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
+    return torch.empty_like(tensor).add_(tensor)
+
+
+def _write_x(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    layer.x.view(-1)[-1] += 1
+    return tensor
+
+
+def _write_grad_output(y: torch.Tensor) -> torch.Tensor:
+    def hook(given: torch.Tensor) -> torch.Tensor:
+        kept = given.clone()
+        given[-1, -1] += 1
+        return kept  # so that every gradient is right
+
+    y.register_hook(hook)
+    return y
+
+
+def _write_weight(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    with torch.no_grad():
+        (layer._weights[0][3] if layer.packed else layer._weights[3])[-1, -1] += 1
+    return tensor
+
+
+def _write_bias(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    with torch.no_grad():
+        layer._biases[1][-1] += 1
+    return tensor
+
+
+def _beside(tensor: torch.Tensor, by: int) -> torch.Tensor:
+    """The element that lies so many before a tensor's first, or after its last."""
+    place = tensor.storage_offset() + (by if by < 0 else tensor.numel() - 1 + by)
+    return tensor.detach().as_strided((1,), (1,), place)
+
+
+def _write_beside_main_grad(by: int, *, add: bool) -> Alter:
+    def alter(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+        at = _beside(layer._weights[0 if by < 0 else -1].main_grad, by)
+        at.copy_(at + 0.001 if add else torch.zeros(1))
+        return tensor
+
+    return alter
+
+
+def _write_beside_x(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    _beside(layer.x, 1).zero_()
+    return tensor
+
+
+unwritten_wgrad_of_an_empty_expert = faulty(wgrad=_unwritten_in_an_empty_expert)
+last_row_of_fprop_unwritten = faulty(fprop=_all_but_the_last_row)
+last_row_of_dgrad_unwritten = faulty(dgrad=_all_but_the_last_row)
+wgrad_added_to_what_lay_there = faulty(wgrad=_added_to_what_lay_there)
+writes_x = faulty(wgrad=_write_x)
+writes_grad_output = faulty(returns=_write_grad_output)
+writes_a_weight = faulty(wgrad=_write_weight)
+writes_a_bias = faulty(wgrad=_write_bias)
+writes_past_main_grad = faulty(wgrad=_write_beside_main_grad(1, add=False))
+adds_past_main_grad = faulty(wgrad=_write_beside_main_grad(1, add=True))
+writes_before_main_grad = faulty(wgrad=_write_beside_main_grad(-1, add=False))
+writes_past_x = faulty(wgrad=_write_beside_x)
+
+
+# What cannot be read like any other's.
+
+
+def _main_grad_as(other: Callable[[torch.Tensor], torch.Tensor]) -> Deliver:
+    def deliver(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+        parameter.main_grad = other(parameter.main_grad)  # type: ignore[attr-defined]
+        told(parameter, layer)
+
+    return deliver
+
+
+def _sparse_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.grad = step.to_sparse()
+
+
+class LosingLayer(FaultyLayer):
+    """Has one weight less, or none, once it is loaded."""
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().load(weight, bias)
+        self._weights = torch.nn.ParameterList(list(self._weights)[:-1])
+
+
+class ShyLayer(FaultyLayer):
+    """Raises where its weights are looked at once it is loaded."""
+
+    loaded = False
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().load(weight, bias)
+        self.loaded = True
+
+    @property
+    def weights(self) -> Any:
+        if self.loaded:
+            raise RuntimeError("these weights are not to be looked at")
+        return super().weights
+
+
+sparse_main_grad = faulty(deliver=_main_grad_as(lambda held: held.to_sparse()))
+meta_main_grad = faulty(deliver=_main_grad_as(lambda held: held.to("meta")))
+complex_main_grad = faulty(deliver=_main_grad_as(lambda held: held.to(torch.complex64)))
+sparse_grad = faulty(deliver=_sparse_grad)
+flag_of_two_elements = faulty(deliver=_with_flag(torch.ones(2)))
+
+
+def one_weight_lost(case: Case, device: torch.device) -> FaultyLayer:
+    return LosingLayer(case, device, Fault())
+
+
+def weights_not_to_be_read(case: Case, device: torch.device) -> FaultyLayer:
+    return ShyLayer(case, device, Fault())

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 from faulty_layers import FaultyLayer, faulty, parameters_replaced
+from in_process import observed, verdict
 
 from gradcheck_cli.compute.engine import plain
 from gradcheck_cli.compute.inputs import draw
+from gradcheck_cli.compute.lent import ALIGNED, GUARD, changed, guarded
 from gradcheck_cli.compute.observe import Held, attach_main_grad, grad_output, layout, observe
 from gradcheck_cli.compute.providers.torch_loop import build
 from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import Buffer, Role
+from gradcheck_cli.records.observation import FILLS, Buffer, Role
+from gradcheck_cli.records.verdict import Outcome
 
 CPU = torch.device("cpu")
 CASE = "torch:api=loop:bias=1:m_splits=5,0,9:in_features=8:out_features=16"
@@ -34,7 +37,7 @@ def found(text: str, role: Role, buffer: Buffer) -> list[list[Held]]:
     case = Case.parse(text)
     inputs = prepare(Case.parse(CASE), "normal", CPU).inputs
     phases = list(observe(case, build(case, CPU), inputs, "normal"))
-    return [one.experts for _, _, seen in phases for one in seen if (one.role, one.buffer) == (role, buffer)]
+    return [one.experts for _, _, seen, _ in phases for one in seen if (one.role, one.buffer) == (role, buffer)]
 
 
 def values(held: list[Held]) -> torch.Tensor:
@@ -92,8 +95,8 @@ def test_the_data_of_a_case_outlives_its_candidate() -> None:
 
 
 def test_an_expanded_grad_output_has_strides_of_zero() -> None:
-    case, y = Case.parse(f"{CASE}:grad_output=expanded"), torch.zeros(4, 16)
-    assert grad_output(case, torch.ones(4, 16), y).stride() == (0, 0)
+    case = Case.parse(f"{CASE}:grad_output=expanded")
+    assert grad_output(case, torch.ones(4, 16)).tensor.stride() == (0, 0)
 
 
 def fill_x(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
@@ -118,7 +121,7 @@ def test_no_layer_can_reach_the_data_that_the_reference_is_made_of(name: str) ->
 def test_gradients_are_read_from_the_parameters_that_were_there_after_loading() -> None:
     case = Case.parse(f"{CASE}:microbatches=1")
     phases = list(observe(case, parameters_replaced(case, CPU), draw(case, "normal", CPU), "normal"))
-    held = [one.present for _, _, seen in phases for part in seen if part.buffer == "grad" for one in part.experts]
+    held = [one.present for _, _, seen, _ in phases for part in seen if part.buffer == "grad" for one in part.experts]
     assert held == [False] * 6
 
 
@@ -137,3 +140,113 @@ def test_a_layout_is_read_from_the_parameters(tail: str) -> None:
 def test_a_one_of_any_type_is_the_one_that_was_asked(found: object) -> None:
     assert plain(found) == 1
     assert type(plain(found)) is int
+
+
+# Expert 2 has tokens in no microbatch, 1 only in the second, 3 only in the first.
+SHAPE = "torch:api=loop:bias=1:m_splits=5,0,0,9,7:in_features=16:out_features=24"
+# A layer that writes where nobody asked it to -> what is said to be changed, its slot, and what it is called.
+WRITES = {
+    "writes_x": ("x", "case", "x changed"),
+    "writes_grad_output": ("grad_output", "case", "grad_output changed"),
+    "writes_a_weight": ("weight[3]", "weight[3]", "weight changed"),
+    "writes_a_bias": ("bias[1]", "bias[1]", "bias changed"),
+    "writes_past_main_grad": ("guard after main_grad", "case", "written after main_grad"),
+    "adds_past_main_grad": ("guard after main_grad", "case", "written after main_grad"),
+    "writes_before_main_grad": ("guard before main_grad", "case", "written before main_grad"),
+    "writes_past_x": ("guard after x", "case", "written after x"),
+}
+
+
+@pytest.mark.parametrize("tail", tuple(TAILS.values()), ids=TAILS)
+@pytest.mark.parametrize("fault", WRITES)
+def test_a_layer_that_writes_where_nobody_asked_is_unexpected(fault: str, tail: str) -> None:
+    name, slot, diagnosis = WRITES[fault]
+    found = verdict(SHAPE + tail, fault)
+    (told,) = [finding for finding in found.findings if finding.outcome is Outcome.UNEXPECTED]
+    assert (found.outcome, told.slot, told.diagnosis) == (Outcome.UNEXPECTED, slot, diagnosis)
+    assert told.why.startswith(f"expected {name.replace('guard', 'the memory')} to ")
+    assert told.why.endswith("(after the backward of microbatch 0, exact data)")
+
+
+@pytest.mark.parametrize("tail", tuple(TAILS.values()), ids=TAILS)
+@pytest.mark.parametrize("fault", WRITES)
+def test_what_was_written_is_seen_in_every_channel_and_nothing_else_is(fault: str, tail: str) -> None:
+    channels = observed(SHAPE + tail, fault).channels
+    seen = [{name for phase in channel.phases for name in phase.disturbed} for channel in channels]
+    assert seen == [{WRITES[fault][0]}] * len(FILLS)
+
+
+@pytest.mark.parametrize("grad_output", ("random", "expanded"))
+@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
+@pytest.mark.parametrize("tail", tuple(TAILS.values()), ids=TAILS)
+def test_a_right_layer_disturbs_nothing(tail: str, dtype: str, grad_output: str) -> None:
+    case = str(Case.parse(f"{SHAPE}{tail}:dtype={dtype}:grad_output={grad_output}"))
+    assert [phase.disturbed for channel in observed(case).channels for phase in channel.phases if phase.disturbed] == []
+
+
+def test_the_experts_of_a_changed_weight_are_named() -> None:
+    (told,) = [one for one in verdict(SHAPE, "writes_a_weight").findings if one.slot == "weight[3]"]
+    assert told.experts == [3]
+
+
+@pytest.mark.parametrize("shape", ((3, 5), (0, 8), (2, 16, 24), ()))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
+def test_a_guarded_copy_is_aligned_contiguous_and_a_tensor_of_its_own(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    values = torch.rand(shape, dtype=dtype)
+    copy = guarded("x", values)
+    assert torch.equal(copy.tensor, values)
+    assert (copy.tensor.is_contiguous(), copy.tensor._is_view()) == (True, False)
+    assert (copy.around.data_ptr() + copy.start) % ALIGNED == 0
+    assert not values.numel() or copy.tensor.data_ptr() == copy.around.data_ptr() + copy.start
+
+
+@pytest.mark.parametrize("at", (-1, -GUARD, 60, 59 + GUARD))
+@pytest.mark.parametrize("value", (0, 0xFF, 0x71))
+def test_a_byte_written_anywhere_in_a_guard_is_seen(at: int, value: int) -> None:
+    copy = guarded("x", torch.rand(3, 5))
+    copy.around[copy.start + at] = value
+    assert changed(copy.pairs()) == [f"guard {'before' if at < 0 else 'after'} x"]
+
+
+def test_a_sign_of_zero_is_a_bit_and_nan_is_equal_to_itself() -> None:
+    zeros, nan = torch.zeros(2), torch.full((2,), float("nan"))
+    assert changed([("zero", -zeros, zeros), ("nan", nan, nan.clone())]) == ["zero"]
+
+
+def test_memory_that_was_given_away_is_changed_and_not_read() -> None:
+    held = torch.rand(4096)
+    given = held.clone()
+    held.untyped_storage().resize_(0)
+    assert changed([("x", held, given)]) == ["x"]
+
+
+# A layer whose buffers cannot be read like any other's -> its outcome, fused and not, and words of the finding.
+UNREADABLE = {
+    "sparse_main_grad": ((Outcome.UNEXPECTED, Outcome.PROTOCOL), "found {} float32 (sparse_coo)"),
+    "meta_main_grad": ((Outcome.UNEXPECTED, Outcome.PROTOCOL), "found {} float32 on meta"),
+    "complex_main_grad": ((Outcome.UNEXPECTED, Outcome.PROTOCOL), "found {} complex64"),
+    "sparse_grad": ((Outcome.PROTOCOL, Outcome.MISSING), "bfloat16 (sparse_coo)"),
+    "flag_of_two_elements": ((Outcome.RAISED,) * 2, "reading the gradients after the backward of microbatch 0"),
+    "weights_not_to_be_read": (
+        (Outcome.RAISED,) * 2,
+        "reading the parameters after loading, exact data: these weights",
+    ),
+    "one_weight_lost": ((Outcome.RAISED,) * 2, "expected 5 weights or a packed one; after loading there are"),
+}
+
+
+@pytest.mark.parametrize("packed", ("", ":single_grouped_weight=1"), ids=("discrete", "packed"))
+@pytest.mark.parametrize("fused", (0, 1), ids=("unfused", "fused"))
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_what_cannot_be_read_is_the_candidates_own_failure(fault: str, fused: int, packed: str) -> None:
+    outcomes, _ = UNREADABLE[fault]
+    assert verdict(f"{SHAPE}{packed}:fuse_wgrad_accumulation={fused}", fault).outcome is outcomes[fused]
+
+
+@pytest.mark.parametrize(("fault", "fused"), tuple((fault, int(fault != "sparse_grad")) for fault in UNREADABLE))
+def test_what_cannot_be_read_is_told_in_words(fault: str, fused: int) -> None:
+    words = UNREADABLE[fault][1].format((24, 16))
+    findings = verdict(f"{SHAPE}:fuse_wgrad_accumulation={fused}", fault).findings
+    assert any(words in finding.why for finding in findings), findings
