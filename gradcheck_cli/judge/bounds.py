@@ -4,11 +4,26 @@ For a sum of n products a_i b_i, stored with unit roundoff u_out after accumulat
 
     |candidate - reference| <= u_out |reference| + gamma sum |a_i||b_i|,   gamma = LAMBDA sqrt(n) u_acc
 
-Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 3, gives gamma = n u / (1 - n u) at worst;
-Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41, 2019), gives
-lambda sqrt(n) u for rounding errors of mean zero, failing with probability at most 2 exp(-lambda^2 (1 - u)^2 / 2) for
-each sum.
-Data of one sign or without randomness need not have errors of mean zero: then n replaces sqrt(n).
+The terms, as `records/rounding.py` names them and `compute/contents.py` adds them up. ASNA is Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed. (2002); u = 2^-p for a significand of p bits (`records/dtype.py`).
+
+store       Output rounding: rounding to nearest errs by u times the value at most (ASNA, sec. 2.1). Once for each
+            result that is stored, partial ones of microbatches and a product without its bias included.
+floor       Below the smallest normal number N that error is absolute: half the spacing of the subnormals, u N (ASNA,
+            sec. 2.2, the model with underflow). Once for each such rounding.
+accumulate  Accumulator: gamma = n u / (1 - n u) at worst (ASNA, sec. 3.1); lambda sqrt(n) u for rounding errors of mean
+            zero (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41,
+            2019), failing with probability at most 2 exp(-lambda^2 (1 - u)^2 / 2) for each sum. u is fp32's: GEMMs of
+            16-bit operands, whose products fp32 holds exactly, accumulate in fp32 on every path. Tensor cores cut off
+            where they add (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ
+            Comput. Sci. 7, 2021), which is no error of mean zero; measured, their sums stay near lambda = 1.
+linear      Data of one sign or without randomness, as under grad_output=expanded, need not have errors of mean zero: n
+            replaces sqrt(n). LAMBDA n u is more than the worst case n u / (1 - n u) while n u < 3/4.
+operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) with |d_i|, |e_i| <= 2^-11, of mean zero
+            and independent, add up like sqrt(sum a_i^2 b_i^2) (Hoeffding's inequality, as in Higham and Mary).
+buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype times the new partial sum (ASNA,
+            sec. 4.2: the error of a recursive sum is the sum of d_i T_i over its partial sums T_i). A GEMM that
+            accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding.
 """
 
 from __future__ import annotations
@@ -28,9 +43,19 @@ LAMBDA = 4.0
 # times two. One element's error has a standard deviation near 0.6 u_in sqrt(sum a^2 b^2), and the bound is at six.
 TF32_LAMBDA = 2.0
 
+# A comparison tells something where more than this share of what is expected is not zero. Of thin data with that share
+# all 64 elements of a row or a tile that a wrong path leaves out are zero anyway with probability (7/8)^64 = 2e-4,
+# below what LAMBDA grants; of a right path's own gradients on exact data only those of experts with few tokens beside
+# one with thousands are thinner (down to 0.01), and random data judges these.
+NONZERO_SHARE = 1 / 8
+
 # Two tensors are recognised as the same content when their distance is below this many output roundings in the
 # Frobenius norm: rounding alone moves a tensor by less than one.
 RECOGNISED = 8.0
+
+# A wrong content explains an error where it is this many times nearer than the right one: an error that it explains
+# leaves it as near as roundings do, and one that it does not leaves both about as far.
+NEARER = 4.0
 
 
 def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:

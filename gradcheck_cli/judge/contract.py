@@ -20,6 +20,7 @@ class Expected(Record, frozen=True, kw_only=True):
     buffer: Buffer
     content: str  # value, sum, prefill+sum: a name of `compute/contents.py`
     empty: bool  # no token has reached this expert so far: nothing may be added, nothing is compared with fprop
+    elements: int  # of this expert alone: its rows x columns, all of which must be compared
     shape: tuple[int, ...]  # of the whole buffer
     dtype: str
     parameter_dtype: str  # a dummy in .grad has the parameter's dtype
@@ -53,20 +54,29 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
             buffer="output",
             content="value",
             empty=not splits[i],
+            elements=splits[i] * n,
             shape=(rows, n),
             **common,
         )
         common |= {"phase": "backward"}
         yield Expected(
-            role="dgrad", buffer="input.grad", content="value", empty=not splits[i], shape=(rows, features), **common
+            role="dgrad",
+            buffer="input.grad",
+            content="value",
+            empty=not splits[i],
+            elements=splits[i] * features,
+            shape=(rows, features),
+            **common,
         )
+        common |= {"empty": not reached[i]}
         if case.bias:
-            yield Expected(role="bgrad", buffer="grad", content="sum", empty=not reached[i], shape=(n,), **common)
+            yield Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=(n,), **common)
+        common |= {"role": "wgrad", "elements": n * features, "shape": weight}
         if case.fuse_wgrad_accumulation:
             common |= {"dtype": "float32", "content": "prefill+sum", "flag": True}
-            yield Expected(role="wgrad", buffer="main_grad", empty=not reached[i], shape=weight, **common)
+            yield Expected(buffer="main_grad", **common)
         else:
-            yield Expected(role="wgrad", buffer="grad", content="sum", empty=not reached[i], shape=weight, **common)
+            yield Expected(buffer="grad", content="sum", **common)
 
 
 def in_words(case: Case) -> list[str]:

@@ -14,3 +14,4 @@ class Judgement(Record, frozen=True, kw_only=True):
     diagnosis: str = ""
     ratio: float | None = None
     after_rounding: float | None = None
+    smallest_lambda: float | None = None  # by which the worst of several is chosen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -9,18 +11,20 @@ from typing import TypeVar
 import msgspec
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.records.base import SCHEMA_VERSION
+from gradcheck_cli.records.base import OBSERVATION_VERSION, SCHEMA_VERSION
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, tally
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict, gravest
-from gradcheck_cli.reporters.jsonl import JOURNAL
+from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS
 
 REPORT = "report.json"
 _INTERRUPTED = 130
 _CUT_OFF = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
 _NEVER_RUN = "expected the case to run; the run ended before it"
 _decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
+_decode_observation: Callable[[bytes], Observation] = msgspec.json.Decoder(Observation).decode
 _decode_line: Callable[[bytes], JournalLine] = msgspec.json.Decoder(JournalLine).decode
 
 T = TypeVar("T")
@@ -61,11 +65,40 @@ def _gravest(verdict: Verdict) -> Outcome:
 
 def journal(path: Path) -> list[JournalLine]:
     """The lines of a journal; a last line that a killed run left unfinished is passed over."""
+    return [line for _, line in _lines(path, _decode_line)]
+
+
+def observations(folder: Path) -> list[tuple[str, Observation]]:
+    """Each observation of a run and the file and line where it stands; a file of them may be kept as `.gz`."""
+    paths = [folder / OBSERVATIONS, folder / f"{OBSERVATIONS}.gz"]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise UsageError(
+            f"nothing to judge in {folder}: expected {OBSERVATIONS} or {OBSERVATIONS}.gz there, as `gradcheck run` "
+            f"writes it; without it `gradcheck report` shows what the run concluded"
+        )
+    return _lines(path, _decode_observation, OBSERVATION_VERSION)
+
+
+def environments(folder: Path) -> dict[str, Environment]:
+    """Case -> where the worker ran that was started on it; empty where the folder holds no journal."""
+    where, here = {}, Environment()
+    for line in journal(folder / JOURNAL) if (folder / JOURNAL).is_file() else ():
+        if isinstance(line, Seen):
+            here = line.environment
+        if isinstance(line, Started):
+            where[line.case] = here
+    return where
+
+
+def _lines(path: Path, decode: Callable[[bytes], T], version: int = SCHEMA_VERSION) -> list[tuple[str, T]]:
+    """The records of a file of lines, each with its place; a last line that was left unfinished is passed over."""
     # A machine that lost its power may have left zero bytes where the last lines would be.
     numbered = [(i, line) for i, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip(b"\0 \r")]
     if numbered and not _is_json(numbered[-1][1]):
         numbered.pop()
-    return [_record(line, _decode_line, where=f"{path}, line {number}") for number, line in numbered]
+    places = [(f"{path}, line {number}", line) for number, line in numbered]
+    return [(place, _record(line, decode, where=place, version=version)) for place, line in places]
 
 
 def _rebuilt(path: Path) -> Report:
@@ -115,21 +148,22 @@ def _axes(case: str) -> dict[str, str | int]:
         return {}
 
 
-def _record(raw: bytes, decode: Callable[[bytes], T], *, where: str) -> T:
+def _record(raw: bytes, decode: Callable[[bytes], T], *, where: str, version: int = SCHEMA_VERSION) -> T:
     try:
         schema = msgspec.json.decode(raw, type=_Versioned).schema
-        if schema == SCHEMA_VERSION:
+        if schema == version:
             return decode(raw)
     except msgspec.DecodeError as error:
         raise UsageError(f"cannot read {where}: {error}; expected a record as `gradcheck run` wrote it") from error
-    raise UsageError(
-        f"cannot read {where}: expected schema {SCHEMA_VERSION}, found {schema}; use the gradcheck that wrote it"
-    )
+    raise UsageError(f"cannot read {where}: expected schema {version}, found {schema}; use the gradcheck that wrote it")
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"cannot read {path}: {error}; expected a whole file, as gzip writes it") from error
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror or error}; expected a file of `gradcheck run`"

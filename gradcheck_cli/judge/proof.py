@@ -1,0 +1,106 @@
+"""Would a wrong gradient have been seen? Each mutant of what was observed is judged as the observation itself was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from gradcheck_cli.judge.contract import Expected, expected
+from gradcheck_cli.judge.judgement import Judgement
+from gradcheck_cli.records.battery import MUTANTS, Mutant
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import FORMATS
+from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, SlotSeen
+from gradcheck_cli.records.verdict import Finding, Mutants, Outcome, Verdict, gravest
+
+Judge = Callable[[Expected, ChannelSeen], list[Judgement]]
+
+MOST_NAMED = 5
+
+
+def proved(verdict: Verdict, case: Case, observation: Observation, judge: Judge) -> Verdict:
+    """A pass with what it is worth: how many mutants were rejected; VACUOUS where a required one was not.
+
+    Any other verdict, and a pass without mutants, stays as it is.
+    """
+    if verdict.outcome is not Outcome.PASSED or not observation.mutants:
+        return verdict
+    asked = [MUTANTS[name] for name in observation.mutants if name in MUTANTS]
+    wanted = expected(case)
+    outcomes = {mutant: set(_outcomes(mutant, wanted, observation, judge)) for mutant in asked}
+    applied = [mutant for mutant, seen in outcomes.items() if seen]
+    killed = [mutant for mutant in applied if outcomes[mutant] & set(mutant.fault.deserves)]
+    survived = [mutant for mutant in applied if mutant not in killed]
+    seen_from = [mutant.fault.roundings for mutant in killed if mutant.fault.roundings]
+    counted = Mutants(
+        killed=len(killed),
+        of=len(applied),
+        inapplicable=len(asked) - len(applied),
+        survived=[mutant.name for mutant in survived],
+        smallest_epsilon=min(seen_from) * FORMATS[case.dtype].unit_roundoff if seen_from else None,
+    )
+    return _vacuous(msgspec.structs.replace(verdict, mutants=counted), [one for one in survived if one.fault.required])
+
+
+def _vacuous(verdict: Verdict, survived: list[Mutant]) -> Verdict:
+    """The verdict with a finding for each role in which a required mutant survived."""
+    if not survived:
+        return verdict
+    by_role = {role: [one for one in survived if one.role == role] for role in dict.fromkeys(m.role for m in survived)}
+    findings = [_finding(mutants) for mutants in by_role.values()]
+    roles = {
+        role: gravest([outcome, Outcome.VACUOUS]) if role in by_role else outcome
+        for role, outcome in verdict.roles.items()
+    }
+    return msgspec.structs.replace(
+        verdict,
+        outcome=gravest([verdict.outcome, *(finding.outcome for finding in findings)]),
+        findings=[*findings, *verdict.findings],
+        roles=roles,
+    )
+
+
+def _finding(survived: list[Mutant]) -> Finding:
+    role = survived[0].role
+    told = [f"{one.name} ({one.fault.summary})" for one in survived[:MOST_NAMED]]
+    more = [f"{len(survived) - MOST_NAMED} more"] if len(survived) > MOST_NAMED else []
+    due = " or ".join(outcome.value for outcome in survived[0].fault.deserves)
+    return Finding(
+        slot=role,
+        outcome=Outcome.VACUOUS,
+        why=f"expected {survived[0].name} to be judged {due}; found {' and '.join([*told, *more])} judged to be right: "
+        f"a gradient that is wrong like this would have passed too; nothing is said of the candidate",
+        diagnosis="mutants survive",
+    )
+
+
+def _outcomes(mutant: Mutant, wanted: list[Expected], observation: Observation, judge: Judge) -> Iterator[Outcome]:
+    """All that is concluded of a mutant's slots, in every channel to which it could be applied."""
+    for channel in observation.channels:
+        for phase in channel.phases:
+            if phase.mutant != mutant.name:
+                continue
+            altered = as_if_found(channel, phase, mutant)
+            experts = {slot.expert for slot in phase.slots}
+            for one in wanted:
+                there = (one.role, one.microbatch, one.phase) == (mutant.role, phase.microbatch, phase.phase)
+                if there and (not experts or one.expert in experts):
+                    yield from (judgement.outcome for judgement in judge(one, altered))
+
+
+def as_if_found(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen:
+    """The channel in which a mutant's slots take the place of those that were found; all of its role, if it has none."""
+
+    def key(slot: SlotSeen) -> tuple[int, str]:
+        return slot.expert, slot.buffer
+
+    found = next(
+        phase
+        for phase in channel.phases
+        if not phase.mutant and (phase.microbatch, phase.phase) == (mutated.microbatch, mutated.phase)
+    )
+    own = {key(slot): slot for slot in found.slots if slot.role == mutant.role} if mutated.slots else {}
+    own |= {key(slot): slot for slot in mutated.slots}
+    seen = msgspec.structs.replace(found, slots=list(own.values()))
+    return msgspec.structs.replace(channel, phases=[seen])

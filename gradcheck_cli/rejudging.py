@@ -1,0 +1,96 @@
+"""What is concluded today of what a run saw then? Its observations, judged again and told as a run's report is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.judge.bounds import LAMBDA
+from gradcheck_cli.judge.conclude import conclude, untested
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.records.report import Report, exit_code, tally
+from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.reporters.console import open_console
+from gradcheck_cli.reporters.formats import render
+from gradcheck_cli.reporters.read import environments, observations, read
+
+
+def judge(folder: Path, asked: float | None) -> int:
+    """Judge a run again, print it, and return the exit code of the verdicts."""
+    report = judged_again(folder, asked)
+    render(report, ["table"], folder, open_console())
+    return report.exit_code
+
+
+def judged_again(folder: Path, asked: float | None = None) -> Report:
+    """The run's report with every observation judged again; UsageError where a file is not that of a run."""
+    lambda_ = allowed(asked)
+    report = read(folder)
+    seen = _by_case(observations(folder), {verdict.case for verdict in report.verdicts}, folder)
+    where = environments(folder)
+    verdicts = [
+        _again(verdict, seen.get(verdict.case), where.get(verdict.case, report.environment), lambda_, folder)
+        for verdict in report.verdicts
+    ]
+    options = report.run.options if asked is None else {**report.run.options, "--lambda": f"{lambda_:g}"}
+    return msgspec.structs.replace(
+        report,
+        run=msgspec.structs.replace(report.run, options=options),
+        verdicts=verdicts,
+        tally=tally(verdicts),
+        exit_code=exit_code(verdicts, report.run.min_executed, interrupted=False, harness_failed=False),
+    )
+
+
+def allowed(asked: float | None) -> float:
+    """The lambda to judge with: that of the run, or a stricter one. UsageError for any other; NaN is no number."""
+    if asked is None:
+        return LAMBDA
+    if 0 <= asked <= LAMBDA:
+        return asked
+    raise UsageError(
+        f"--lambda {asked:g}: expected a number from 0 to {LAMBDA:g}, with which the run looked at its errors; what "
+        f"passed then was not looked at for more, and a laxer one would only hide what the run found"
+    )
+
+
+def _by_case(read_from: list[tuple[str, Observation]], asked: set[str], folder: Path) -> dict[str, Observation]:
+    seen: dict[str, Observation] = {}
+    for place, observation in read_from:
+        if observation.case not in asked:
+            raise UsageError(f"{place}: expected a case of the run in {folder}, found {observation.case!r}")
+        if observation.case in seen:
+            raise UsageError(f"{place}: expected one observation of each case, found a second of {observation.case}")
+        seen[observation.case] = observation
+    return seen
+
+
+def _again(
+    before: Verdict, seen: Observation | None, environment: Environment, lambda_: float, folder: Path
+) -> Verdict:
+    """A new verdict on what was seen; what never came to run keeps its own, and nothing else does."""
+    if seen is not None:
+        return conclude(_case(before, folder), seen, environment, lambda_)
+    if before.outcome in (Outcome.EXCLUDED, Outcome.UNTESTED):
+        return before
+    why = f"expected the observation behind a verdict of {before.outcome.value}; found none in {folder}"
+    return untested(_case(before, folder), why)
+
+
+def _case(before: Verdict, folder: Path) -> Case:
+    """The case by its axes as they were recorded: a default that has changed since must not change what is judged."""
+    try:
+        case = Case.of(before.axes)
+    except ValueError as error:
+        why = f"cannot judge {before.case} of {folder} again: {error}; use the gradcheck that wrote it"
+        raise UsageError(why) from error
+    if str(case) != before.case:
+        raise UsageError(
+            f"cannot judge {before.case} of {folder} again: its axes are those of {case}; they were changed, or "
+            f"written by a gradcheck with other defaults"
+        )
+    return case
