@@ -64,9 +64,18 @@ OutputOption = Annotated[
 MinExecutedOption = Annotated[
     float, option("--min-executed", "Below this share executed, exit 5.", min=0.0, max=1.0, metavar="SHARE")
 ]
+MutantsOption = Annotated[
+    str,
+    option("--mutants", "Faults put into what was seen, which must be noticed: fast, all or none.", metavar="WHICH"),
+]
 QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
 ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
 VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]
+# Of no variable: a threshold is typed, or it is the one in `judge/bounds.py`.
+LambdaOption = Annotated[
+    float | None,
+    typer.Option("--lambda", metavar="L", help="Allow errors on random data this lambda, less than the run did."),
+]
 CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="An id, as `gradcheck list` prints it.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
@@ -94,6 +103,7 @@ def run(
     output: OutputOption = None,
     formats: FormatOption = ["table"],  # noqa: B006
     min_executed: MinExecutedOption = 0.5,
+    mutants: MutantsOption = "fast",
     quiet: QuietOption = False,  # noqa: FBT002
 ) -> None:
     """Enumerate, execute, judge, report."""
@@ -108,6 +118,7 @@ def run(
         output=output,
         formats=formats,
         min_executed=min_executed,
+        mutants=mutants,
         quiet=quiet,
     )
     raise typer.Exit(pipeline.run(asked, options, pipeline.Typed(command=sys.argv[1:], variables=own_variables())))
@@ -160,6 +171,14 @@ def report(folder: RunArgument, formats: FormatOption = ["table"]) -> None:  # n
     from gradcheck_cli import pipeline
 
     pipeline.render_again(folder, formats)
+
+
+@app.command()
+def judge(folder: RunArgument, lambda_: LambdaOption = None) -> None:
+    """Judge a run's saved observations again, without a device: table, summary and exit code as of a run."""
+    from gradcheck_cli import rejudging
+
+    raise typer.Exit(rejudging.judge(folder, lambda_))
 
 
 def own_variables() -> dict[str, str]:

@@ -13,6 +13,7 @@ from gradcheck_cli import __version__, installed, plugins, selection
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.conclude import conclude, excluded, untested
+from gradcheck_cli.records import battery
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
@@ -36,6 +37,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     output: Path | None = None
     formats: Sequence[str] = ("table",)
     min_executed: float = 0.5
+    mutants: str = "fast"
     quiet: bool = False
 
 
@@ -50,6 +52,8 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     """Enumerate, execute, judge, report; the exit code. Raises what ends a run before it began."""
     if not (math.isfinite(options.timeout) and math.isfinite(options.min_executed)):
         raise UsageError("--timeout and --min-executed: expected a number; nan and inf are none")
+    if options.mutants not in battery.MODES:
+        raise UsageError(f"--mutants {options.mutants}: expected {' or '.join(battery.MODES)}")
     if options.output is not None and options.output.resolve() == Path.cwd():
         raise UsageError("--output: expected a folder for this run alone; found the current one, or an empty name")
     if options.last_failed:
@@ -149,7 +153,7 @@ class Session:
     def _verdicts(self) -> Iterator[Verdict]:
         for point in self.selected.excluded:
             yield excluded(point.case, point.constraint, point.why)
-        jobs = [job(case) for case in self.selected.cases]
+        jobs = [job(case, self.options.mutants) for case in self.selected.cases]
         for asked, seen in self.executor.run(jobs, self._started, self._ready):
             self.reporter.observed(seen)
             yield conclude(asked.case, seen, self.environment)
@@ -166,7 +170,7 @@ class Session:
         return [untested(case) for case in self.selected.cases if str(case) not in judged]
 
 
-def job(case: Case) -> Job:
+def job(case: Case, mutants: str = "none") -> Job:
     """What a worker needs to run a case: who builds it, under which variables, and the coefficients of its bounds."""
     candidate = plugins.candidate(case.provider)
     return Job(
@@ -174,4 +178,5 @@ def job(case: Case) -> Job:
         target=plugins.target(case.provider, case.api),
         environment=candidate.environment,
         rounding=bounds.rounding(case, candidate),
+        mutants=battery.needed(mutants),
     )

@@ -7,17 +7,30 @@ from typing import Any
 
 import msgspec
 
+from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.contract import Expected, expected
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import FILLS, ChannelSeen, Deviation, Fill, Observation, PhaseSeen, SlotSeen
+from gradcheck_cli.records.observation import (
+    FILLS,
+    INFINITE,
+    ChannelSeen,
+    Deviation,
+    Fill,
+    Observation,
+    PhaseSeen,
+    SlotSeen,
+)
 
 SlotAlter = Callable[[SlotSeen], SlotSeen | None]
 
 
 def deviation(fill: Fill, **figures: Any) -> Deviation:
-    """A comparison of ten elements that agree."""
-    bounded = {"ratio": 0.5, "after_rounding": 0.1, "smallest_lambda": 0.5} if fill == "normal" else {}
-    agreed: dict[str, Any] = {"compared": 10, "differing": 0, "largest_error": 0.0, "worst": (0, 0)}
+    """A comparison that agrees, of as many elements as any slot has; a ratio as if only the accumulator had erred."""
+    bounded = {"ratio": 0.5, "after_rounding": 0.1} if fill == "normal" else {}
+    ratio = figures.get("ratio", bounded.get("ratio"))
+    if ratio is not None:
+        bounded["smallest_lambda"] = min(LAMBDA * ratio, INFINITE)
+    agreed: dict[str, Any] = {"compared": 1 << 20, "differing": 0, "largest_error": 0.0, "worst": (0, 0)}
     return Deviation(**{**agreed, "expected": 1.0, "found": 1.0, **bounded, **figures})
 
 
@@ -31,7 +44,7 @@ def slots(wanted: Expected, fill: Fill) -> list[SlotSeen]:
         present=True,
         shape=wanted.shape,
         dtype=wanted.dtype,
-        nonzero_expected=0 if wanted.empty else 10,
+        nonzero_expected=0 if wanted.empty else wanted.elements,
         contents={wanted.content: right},
         residuals={wanted.content: 0.0},
         added_flag=wanted.flag,

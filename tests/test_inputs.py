@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.compute.inputs import LARGEST, Inputs, densities, draw, prefill
+from gradcheck_cli.compute.inputs import LARGEST, Inputs, densities, draw, integers_of, prefill, signature
+from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import compute, prepare
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, Fill
@@ -142,14 +143,44 @@ def test_the_prefill_is_fp32_whatever_the_dtype(fill: Fill) -> None:
     assert of(SMALL, fill).prefill.dtype is torch.float32
 
 
+integer_fills: st.SearchStrategy[Fill] = st.sampled_from(["exact", "range"])
+
+
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(list(LARGEST)), st.integers(0, 5))
-def test_longer_sums_and_more_thinning_never_make_the_data_denser(k: int, n: int, dtype: str, thinning: int) -> None:
+@given(st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(list(LARGEST)), st.integers(0, 5), integer_fills)
+def test_more_thinning_never_makes_the_data_denser(k: int, n: int, dtype: str, thinning: int, fill: Fill) -> None:
     case = Case(provider="torch", api="loop", dtype=dtype, in_features=k, out_features=n)  # type: ignore[arg-type]
-    first, second = densities(case, thinning), densities(case, thinning + 1)
+    drawn = integers_of(case, fill)
+    first, second = densities(case, drawn, thinning), densities(case, drawn, thinning + 1)
     assert all(0 < second[name] <= first[name] <= 1 for name in first)
 
 
 def test_a_grad_output_of_ones_is_not_thinned() -> None:
     case = Case.parse("torch:api=loop:m_splits=4000,4000:bias=1:grad_output=expanded")
-    assert densities(case, 0)["grad_output"] == 1.0
+    assert densities(case, integers_of(case, "exact"), 0)["grad_output"] == 1.0
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_a_prefill_of_the_range_probe_needs_a_bit_more_than_the_dtype_has(dtype: str) -> None:
+    held = of(f"{SMALL}:dtype={dtype}", "range").prefill
+    assert (held.to(DTYPES[dtype]).float() != held).all()
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_the_range_probe_draws_integers_that_its_dtype_holds(dtype: str) -> None:
+    for name, tensor in tensors(of(f"{SMALL}:dtype={dtype}", "range")).items():
+        assert torch.equal(tensor, tensor.round()), name
+        assert tensor.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("fill", ("exact", "range"))
+def test_however_thin_the_data_no_token_and_no_row_of_a_weight_is_invisible(fill: Fill) -> None:
+    inputs = of("torch:api=loop:m_splits=5000,0,60:in_features=16:out_features=24", fill)
+    for tensor in (inputs.weight, *inputs.x, *inputs.grad_output):
+        assert tensor.abs().sum(-1).min() > 0
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_tokens_that_are_near_to_each_other_are_marked_in_different_columns(rows: int, columns: int) -> None:
+    marked = signature("x", (rows, columns)).int().argmax(1)
+    assert all(marked[i] != marked[i + 1] for i in range(rows - 1) if columns > 1 and (i + 1) % columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import pytest
@@ -98,7 +99,7 @@ FATES: dict[str, list[Fate]] = {
         Fate("wgrad", MISSING, WITH_TOKENS, "untouched", FUSED),
     ],
     "doubled_wgrad": [Fate("wgrad", INEXACT, WITH_TOKENS, "doubled")],
-    "negated_wgrad": [Fate("wgrad", INEXACT, WITH_TOKENS)],
+    "negated_wgrad": [Fate("wgrad", INEXACT, WITH_TOKENS, "negated")],
     # Accumulation. Where the one microbatch that counts gave an expert nothing, nothing is there.
     "first_microbatch_only": [
         Fate("wgrad", INEXACT, [0, 4], "first microbatch only", UNFUSED),
@@ -111,35 +112,40 @@ FATES: dict[str, list[Fate]] = {
     "overwritten": [
         Fate("wgrad", INEXACT, [0, 4], "last microbatch only", UNFUSED),
         Fate("wgrad", INEXACT, WITH_TOKENS, "prefill lost", FUSED),
+        Fate("wgrad", INEXACT, [0, 4], "overwritten", FUSED),
     ],
     "prefill_lost": [Fate("wgrad", INEXACT, WITH_TOKENS, "prefill lost", FUSED)],
-    "bf16_accumulation": [Fate("wgrad", INACCURATE, EVERY, "", FUSED, ("normal",))],
+    "bf16_accumulation": [Fate("wgrad", INEXACT, EVERY, "accumulated in bf16", FUSED, ("range", "normal"))],
     # Values.
-    "swapped_experts": [Fate("wgrad", INEXACT, [0, 4])],
-    "rolled_rows": [Fate("wgrad", INEXACT, [4])],
+    "swapped_experts": [Fate("wgrad", INEXACT, [0], "holds expert 4")],
+    "rolled_rows": [Fate("wgrad", INEXACT, [4], "rows shifted by 1")],
     "transposed_block": [Fate("wgrad", INEXACT, [4])],
     "one_expert_scaled": [Fate("wgrad", INEXACT, [4])],
     "one_wgrad_off_by_one": [Fate("wgrad", INEXACT, [4])],
-    "wgrad_token_dropped": [Fate("wgrad", INEXACT, WITH_TOKENS)],
-    "garbage_in_an_empty_expert": [Fate("wgrad", INEXACT, [2])],
+    "wgrad_token_dropped": [Fate("wgrad", INEXACT, WITH_TOKENS, "last 1 of the contraction missing")],
+    "garbage_in_an_empty_expert": [
+        Fate("wgrad", INEXACT, [2], "", UNFUSED),
+        # A millionth is lost when it is added to 257 in fp32.
+        Fate("wgrad", INEXACT, [2], "", FUSED, ("exact", "normal")),
+    ],
     "nan_wgrad": [Fate("wgrad", NONFINITE, [4], "not finite")],
     "inf_wgrad": [Fate("wgrad", NONFINITE, [4], "not finite")],
     "zero_bgrad": [Fate("bgrad", INEXACT, WITH_TOKENS, "zero")],
     "doubled_bgrad": [Fate("bgrad", INEXACT, WITH_TOKENS, "doubled")],
-    "swapped_bgrad": [Fate("bgrad", INEXACT, [0, 4])],
-    "bgrad_token_dropped": [Fate("bgrad", INEXACT, WITH_TOKENS)],
+    "swapped_bgrad": [Fate("bgrad", INEXACT, [0], "holds expert 4")],
+    "bgrad_token_dropped": [Fate("bgrad", INEXACT, WITH_TOKENS, "last 1 of the contraction missing")],
     "garbage_in_an_empty_bgrad": [Fate("bgrad", INEXACT, [2])],
     "zero_dgrad": [Fate("dgrad", INEXACT, WITH_TOKENS, "zero")],
     "dgrad_scaled": [Fate("dgrad", INEXACT, [4])],
-    "dgrad_token_dropped": [Fate("dgrad", INEXACT, [4])],
+    "dgrad_token_dropped": [Fate("dgrad", INEXACT, [4], "token 6 of microbatch 0 missing")],
     "dgrad_rows_reversed": [Fate("dgrad", INEXACT, WITH_TOKENS)],
-    "dgrad_of_the_next_expert": [Fate("dgrad", INEXACT, WITH_TOKENS)],
-    "dgrad_tail_missing": [Fate("dgrad", INEXACT, WITH_TOKENS)],
+    "dgrad_of_the_next_expert": [Fate("dgrad", INEXACT, [0], "holds expert 1")],
+    "dgrad_tail_missing": [Fate("dgrad", INEXACT, WITH_TOKENS, "last 1 of the contraction missing")],
     "one_dgrad_off_by_one": [Fate("dgrad", INEXACT, [4])],
     "nan_dgrad": [Fate("dgrad", NONFINITE, [4], "not finite")],
-    "bias_left_out": [Fate("fprop", INEXACT, WITH_TOKENS)],
-    "fprop_tail_missing": [Fate("fprop", INEXACT, WITH_TOKENS)],
-    "fprop_token_dropped": [Fate("fprop", INEXACT, [4])],
+    "bias_left_out": [Fate("fprop", INEXACT, WITH_TOKENS, "bias missing")],
+    "fprop_tail_missing": [Fate("fprop", INEXACT, WITH_TOKENS, "last 1 of the contraction missing")],
+    "fprop_token_dropped": [Fate("fprop", INEXACT, [4], "token 6 of microbatch 0 missing")],
     "fprop_scaled": [Fate("fprop", INEXACT, [4])],
     "one_fprop_off_by_one": [Fate("fprop", INEXACT, [4])],
     "inf_fprop": [Fate("fprop", NONFINITE, [4], "not finite")],
@@ -238,6 +244,19 @@ def test_a_fault_gets_the_outcome_that_it_deserves(fault: str, where: str, fate:
 def test_a_fault_is_blamed_on_its_experts_and_called_by_its_name(fault: str, where: str, fate: Fate) -> None:
     told = [(f.experts, f.diagnosis) for f in verdict(CASES[where], fault).findings if f.outcome is fate.outcome]
     assert (fate.experts, fate.diagnosis) in told
+
+
+@pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
+def test_no_fault_is_called_by_the_name_of_another(fault: str, where: str, fate: Fate) -> None:
+    told = {without_numbers(f.diagnosis) for f in verdict(CASES[where], fault).findings if f.diagnosis}
+    own = {without_numbers(fate.diagnosis) for fate in FATES[fault]}
+    # What a missing gradient leaves of its flag and buffers, and what an expert without tokens has of a lost one.
+    besides = {"zero"} if fate.outcome is INEXACT else {"flag not set", "flag set", "main_grad replaced"}
+    assert told - own <= besides
+
+
+def without_numbers(diagnosis: str) -> str:
+    return re.sub(r"[0-9]+", "#", diagnosis)
 
 
 @pytest.mark.parametrize(("fault", "where", "fate"), tuple(ROWS.values()), ids=ROWS)
@@ -379,15 +398,23 @@ def test_a_layer_that_claims_what_is_no_axis_is_judged_by_the_axes() -> None:
 
 @pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
 @pytest.mark.parametrize("fault", ("one_expert_scaled", "dgrad_scaled", "fprop_scaled", "one_wgrad_off_by_one"))
-def test_a_small_error_is_seen_in_every_dtype_by_both_channels(fault: str, dtype: str) -> None:
+def test_a_small_error_is_seen_in_every_dtype_by_every_channel(fault: str, dtype: str) -> None:
     case = f"{CASES['packed-fused']}:dtype={dtype}"
     case = str(Case.parse(case))
-    assert [verdict(case, fault, only=fill).outcome for fill in FILLS] == [INEXACT, INACCURATE]
+    assert [verdict(case, fault, only=fill).outcome for fill in FILLS] == expected_of(dtype)
+
+
+def expected_of(dtype: str) -> list[Outcome]:
+    # What fp32 accumulates fp32 holds: there is no range past it to look at.
+    return [INEXACT, Outcome.UNTESTED if dtype == "fp32" else INEXACT, INACCURATE]
 
 
 def test_operands_of_a_lower_precision_than_asked_are_seen_on_random_data_alone() -> None:
     case = "torch:api=loop:dtype=fp32:m_splits=5,0,9:in_features=16:out_features=24"
-    assert [verdict(case, "operands_in_bf16", only=fill).outcome for fill in FILLS] == [Outcome.PASSED, INACCURATE]
+    assert [verdict(case, "operands_in_bf16", only=fill).outcome for fill in ("exact", "normal")] == [
+        Outcome.PASSED,
+        INACCURATE,
+    ]
 
 
 def test_rows_out_of_order_are_invisible_under_a_uniform_grad_output() -> None:

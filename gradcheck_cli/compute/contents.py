@@ -1,14 +1,15 @@
-"""What may a buffer hold, and how far may rounding have moved it? Contents and hypotheses, from the reference."""
+"""What may a buffer rightly hold, and how may rounding have moved it? From the reference, for each fill."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
+from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Exact, Reference
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import Buffer, Role
+from gradcheck_cli.records.observation import Buffer, Fill, Role
 from gradcheck_cli.records.rounding import Rounding
 
 
@@ -16,50 +17,77 @@ from gradcheck_cli.records.rounding import Rounding
 class Content:
     """A right content in fp64 and the tensors of its bound (`records/rounding.py` gives the formula), all of one shape.
 
-    bound = fixed + lambda_ * free + operands. None where equality is asked whatever the fill.
+    bound = fixed + lambda_ * free + operands. None where equality is asked; then an element may also equal that of
+    `otherwise`, where another order of the same roundings is as right.
     """
 
     value: torch.Tensor
     fixed: torch.Tensor | None = None
     free: torch.Tensor | None = None
     operands: torch.Tensor | None = None
+    otherwise: torch.Tensor | None = None
 
+    def part(self, rows: slice) -> Content:
+        """The same of some rows of the flattened tensors (R, C)."""
 
-@dataclass(frozen=True)
-class Contents:
-    """What one role may hold in one buffer: right contents by name, and wrong ones that name a fault."""
+        def of(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.reshape(-1, tensor.shape[-1])[rows]
 
-    right: dict[str, Content]
-    wrong: dict[str, torch.Tensor] = field(default_factory=dict)
+        others = {name: getattr(self, name) for name in ("fixed", "free", "operands", "otherwise")}
+        return Content(of(self.value), **{name: None if t is None else of(t) for name, t in others.items()})
 
 
 def contents(
-    case: Case, reference: Reference, rounding: Rounding | None, role: Role, buffer: Buffer, k: int
-) -> Contents:
-    """Everything `role` may hold in `buffer` once microbatch k is done, rows of all experts one below the other.
+    case: Case, reference: Reference, rounding: Rounding, role: Role, buffer: Buffer, k: int
+) -> dict[str, Content]:
+    """What `role` may rightly hold in `buffer` once microbatch k is done, by name, rows of all experts in order.
 
-    Bounds, which cost most, are computed only where a rounding is given, and in the buffer that the case wants filled.
+    Bounds and roundings are computed only in the buffer that the case wants filled.
     """
+    fill = reference.fill
     if role in ("fprop", "dgrad"):
-        exact = reference.roles[k][role]
-        value = stored(case, reference, rounding, role, k) if rounding else Content(exact.value)
-        return Contents({"value": value}, {"zero": torch.zeros_like(exact.value), "doubled": 2 * exact.value})
+        if fill == "normal":
+            return {"value": stored(case, reference, rounding, role, k)}
+        return {"value": predicted(case, reference, role, k)}
     steps = [seen[role] for seen in reference.roles[: k + 1]]
-    total = torch.stack([step.value for step in steps]).sum(0)
-    wrong = {"zero": torch.zeros_like(total), "doubled": 2 * total}
-    if k:
-        wrong |= {"last": steps[-1].value, "first": steps[0].value}
     due = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
     if buffer == "grad":
-        right = accumulated(case, rounding, steps, None, rounds_first=True) if rounding and due else Content(total)
-        return Contents({"sum": right}, wrong)
+        return {"sum": _summed(case, rounding, fill if due else "exact", steps, None, rounds_first=True)}
     prefill = reference.inputs.prefill.double()
-    wrong = {f"prefill+{name}": prefill + value for name, value in wrong.items() if name != "zero"}
-    wrong |= {"zero": torch.zeros_like(total), "sum": total, "prefill": prefill}
-    added = Content(prefill + total)
-    if rounding and due:
-        added = accumulated(case, rounding, steps, prefill, rounds_first=rounding.rounds_before_adding)
-    return Contents({"prefill+sum": added, "prefill": Content(prefill)}, wrong)
+    rounds = rounding.rounds_before_adding
+    added = _summed(case, rounding, fill if due else "exact", steps, prefill, rounds_first=rounds)
+    return {"prefill+sum": added, "prefill": Content(prefill)}
+
+
+def _summed(
+    case: Case, rounding: Rounding, fill: Fill, steps: list[Exact], prefill: torch.Tensor | None, *, rounds_first: bool
+) -> Content:
+    """A buffer after some microbatches: with its bound, with each rounding done, or as it is."""
+    if fill == "normal":
+        return accumulated(case, rounding, steps, prefill, rounds_first=rounds_first)
+    running = torch.zeros_like(steps[0].value) if prefill is None else prefill
+    for step in steps:
+        value = as_stored(case, step.value) if fill == "range" and rounds_first else step.value
+        running = running + value
+        if fill == "range" and prefill is None:  # .grad has the activations' dtype, main_grad is fp32
+            running = as_stored(case, running)
+    return Content(running)
+
+
+def as_stored(case: Case, value: torch.Tensor) -> torch.Tensor:
+    """Integers rounded to the case's dtype, to the nearest and ties to even, in fp64."""
+    return value.to(DTYPES[case.dtype]).double()
+
+
+def predicted(case: Case, reference: Reference, role: Role, k: int) -> Content:
+    """fprop or dgrad of one microbatch on integers: as it is, or rounded once, or before and after a bias is added."""
+    value = reference.roles[k][role].value
+    if reference.fill == "exact":
+        return Content(value)
+    if role != "fprop" or not case.bias:
+        return Content(as_stored(case, value))
+    bias = bias_rows(case, reference, k)
+    return Content(as_stored(case, value), otherwise=as_stored(case, as_stored(case, value - bias) + bias))
 
 
 def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Content:
@@ -67,7 +95,7 @@ def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: 
     exact = reference.roles[k][role]
     fixed = rounding.store * exact.value.abs() + rounding.floor
     if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
-        fixed = 2 * fixed + rounding.store * _bias_rows(case, reference, k)
+        fixed = 2 * fixed + rounding.store * bias_rows(case, reference, k).abs()
     terms = case.in_features if role == "fprop" else case.out_features
     free = rounding.accumulate * growth(rounding, terms) * exact.scale
     return Content(exact.value, fixed, free, rounding.operands * exact.energy)
@@ -106,9 +134,9 @@ def growth(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | fl
     return terms if rounding.linear else terms**0.5
 
 
-def _bias_rows(case: Case, reference: Reference, k: int) -> torch.Tensor:
-    """|b_i| for each row of expert i, (T, N)."""
+def bias_rows(case: Case, reference: Reference, k: int) -> torch.Tensor:
+    """b_i for each row of expert i, (T, N)."""
     bias = reference.inputs.bias
     assert bias is not None  # noqa: S101  the caller asked case.bias
     splits = torch.tensor(case.splits(k), device=bias.device)
-    return bias.double().abs().repeat_interleave(splits, dim=0)
+    return bias.double().repeat_interleave(splits, dim=0)

@@ -7,9 +7,12 @@ import time
 import warnings
 
 from gradcheck_cli.compute.contents import contents
+from gradcheck_cli.compute.hypotheses import Hypotheses
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
+from gradcheck_cli.compute.mutants import mutated
 from gradcheck_cli.compute.observe import Found, layout, observe
+from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial
@@ -64,6 +67,7 @@ class Engine:
             attempt=job.attempt,
             ending="raised" if raised else "finished",
             channels=channels,
+            mutants=job.mutants,
             effective=effective,
             warnings=list(dict.fromkeys(without_roots(f"{w.category.__name__}: {w.message}") for w in caught)),
             raised=raised,
@@ -73,24 +77,31 @@ class Engine:
     def _channel(self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int]) -> ChannelSeen:
         """One pass over the microbatches on one fill; fills in `effective` as soon as it is known."""
         case, phases = job.case, []
+        poisoned = not reference.inapplicable and poison(POISON[fill], case, self.device)
         if not reference.inapplicable:
-            with on_trial(f"build, {fill} data", self.device):
+            with on_trial(f"build, {fill} data", self.device), filled(POISON[fill], self.device):
                 layer: Layer = self.builders[job.target](case, self.device)
-                note(effective, {**layer.effective(), **layout(layer)})
+                as_built = layout(layer)
+                note(effective, {**layer.effective(), **as_built})
             # Another layer than the one that was asked for may not even take these tensors.
-            as_asked = layout(layer).items() <= case.axes().items()
-            for k, phase, found in observe(case, layer, reference.inputs, fill) if as_asked else ():
+            as_asked = as_built.items() <= case.axes().items()
+            for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill) if as_asked else ():
                 # A layer that does not say which path it took has not said that it took the one asked for.
                 unsaid: dict[str, str | int] = {} if case.path == "auto" else {"path": "unknown"}
                 with on_trial(f"reading the layer after the {phase} of microbatch {k}, {fill} data", self.device):
                     note(effective, {**unsaid, **layer.effective(), **layout(layer)})
                 slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
-                phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots))
+                phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots, disturbed=disturbed))
+                if k == case.microbatches - 1:
+                    phases += mutated(job, found, reference, k, phase)
+                if phase == "forward":  # what was measured has left other things behind, many of them zero
+                    poisoned = poison(POISON[fill], case, self.device) and poisoned
         return ChannelSeen(
             fill=fill,
             inapplicable=reference.inapplicable,
             largest_scale=reference.largest_scale,
             limit=reference.limit,
+            poison=POISON[fill] if poisoned else "",
             phases=phases,
         )
 
@@ -115,9 +126,11 @@ def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -
     case, rounding = job.case, job.rounding[found.role]
     rows = {"wgrad": [case.out_features] * case.num_gemms, "bgrad": [1] * case.num_gemms}
     sizes = rows.get(found.role, list(case.splits(k)))
-    bounded = fill == "normal"
-    expected = contents(case, reference, rounding if bounded else None, found.role, found.buffer, k)
-    return measure(found, expected, sizes, rounding.lambda_, bounded=bounded)
+    expected = contents(case, reference, rounding, found.role, found.buffer, k)
+    # On exact data nothing rounds, and on random data these roundings are below what is told apart.
+    rounded = fill == "range" and (found.buffer != "main_grad" or rounding.rounds_before_adding)
+    explain = Hypotheses(case, reference, found.role, found.buffer, k, rounded)
+    return measure(found, expected, sizes, rounding.lambda_, bounded=fill == "normal", explain=explain)
 
 
 def imported(target: str) -> Builder:

@@ -1,10 +1,10 @@
-"""What data does a case run on? Seeded x, weights, biases, grad_output and prefill, in one of two fills."""
+"""What data does a case run on? Seeded x, weights, biases, grad_output and prefill, in one of three fills."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,21 @@ from gradcheck_cli.records.observation import Fill
 
 # Exact fill: integers of magnitude 1 to this. Larger ones tell more faults apart, smaller ones need less thinning.
 LARGEST = {"bf16": 2, "fp16": 8, "fp32": 64}
+# Range fill: the mean of sum |a||b| is this many times the largest exact integer, so that most results need rounding,
+# and far enough from fp16's largest number and from 2^24, up to which an fp32 accumulator is exact in any order.
+PAST_EXACT = 8
+
+
+@dataclass(frozen=True)
+class Integers:
+    """What an integer fill draws: magnitudes 1 to `largest[tensor]`, thinned to a mean of sum |a||b| of `budget`.
+
+    The seam for other recipes: one that quantises adds its own magnitudes here, and nothing else changes.
+    """
+
+    largest: dict[str, int]
+    budget: float
+    prefill_from: int  # added to the magnitudes of the prefill
 
 
 @dataclass(frozen=True)
@@ -38,17 +53,19 @@ class Inputs:
 # would hide what it rounds.
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
+TENSORS = ("x", "weight", "grad_output", "bias")
+
 Draw = Callable[[str, tuple[int, ...]], torch.Tensor]
 
 
 def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inputs:
     """The data of a case: the same on every device and for every provider, api, path and layout.
 
-    Drawn on the CPU from a seed made of the case's shape and data axes; `thinning` halves the budget of the exact
+    Drawn on the CPU from a seed made of the case's shape and data axes; `thinning` halves the budget of an integer
     fill that many times.
     """
     generator = torch.Generator(device="cpu").manual_seed(zlib.crc32(f"{case}/{fill}/{thinning}".encode()))
-    one = exact(case, generator, thinning) if fill == "exact" else normal(case, generator)
+    one = normal(case, generator) if fill == "normal" else integers(case, integers_of(case, fill), generator, thinning)
     dtype, rows = DTYPES[case.dtype], [sum(case.splits(k)) for k in range(case.microbatches)]
     experts, n, k_ = case.num_gemms, case.out_features, case.in_features
 
@@ -82,51 +99,99 @@ def normal(case: Case, generator: torch.Generator) -> Draw:
     return one
 
 
-def exact(case: Case, generator: torch.Generator, thinning: int) -> Draw:
-    """Small integers, thinned so that every partial and stored result is an integer its dtype holds.
+def integers_of(case: Case, fill: Fill) -> Integers:
+    """Which integers a fill draws for a case.
 
-    Only likely here: `reference.py` checks it on the data drawn.
+    exact: every partial and stored result is an integer that the dtype holds; the mean stays a third below that.
+    range: results cross what the dtype holds and round. With mean magnitudes x, w, g the three sums have means K x w,
+    N w g and T x g; setting all three to B gives x^2 = B N / (K T), w^2 = B T / (K N), g^2 = B K / (N T).
     """
-    largest = LARGEST[case.dtype]
-    density = densities(case, thinning)
+    exact: int = FORMATS[case.dtype].largest_exact_integer
+    if fill == "exact":
+        return Integers(dict.fromkeys(TENSORS, LARGEST[case.dtype]), exact / 3, prefill_from=0)
+    budget, k, n, t = PAST_EXACT * exact, case.in_features, case.out_features, busiest(case) or 1
+    means = {
+        "x": math.sqrt(budget * n / (k * t)),
+        "weight": math.sqrt(budget * t / (k * n)),
+        "grad_output": math.sqrt(budget * k / (n * t)),
+    }
+    largest = {name: min(max(round(2 * mean - 1), 1), exact // 2) for name, mean in means.items()}
+    return Integers(largest | {"bias": largest["x"]}, budget, prefill_from=exact)
+
+
+def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: int) -> Draw:
+    """Integers, thinned so that sums keep to their budget, with a `signature` that thinning leaves alone.
+
+    Only likely here: `reference.py` checks on the data drawn that the fill's argument holds.
+    """
+    density = densities(case, drawn, thinning)
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name == "prefill":
-            return prefill(shape)
-        magnitude = torch.randint(1, largest + 1, shape, generator=generator, device="cpu")
+            return prefill(shape, drawn.prefill_from)
+        magnitude = torch.randint(1, drawn.largest[name] + 1, shape, generator=generator, device="cpu")
         sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
         kept = torch.rand(shape, generator=generator, **_PLAIN) < density.get(name, 1.0)
+        kept |= signature(name, shape)
         return (magnitude * sign * kept).float()
 
     return one
 
 
-def prefill(shape: tuple[int, ...]) -> torch.Tensor:
-    """Integers +-1 to +-7, nowhere zero, different between neighbours and between experts."""
+def signature(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Where an element is nonzero however thin the data: one in each row, at a place of its own.
+
+    Row r of x and of grad_output has it in column r mod C, and from the second turn on one column further; row n of
+    expert i's weight in column n + i. No token and no expert is then invisible, and a wrong integer leads to its token.
+    """
+    marked = torch.zeros(shape, dtype=torch.bool, device="cpu")
+    if name == "bias" or not marked.numel():
+        return marked
+    rows = torch.arange(shape[-2], device="cpu")
+    if name == "weight":
+        for i in range(shape[0]):
+            marked[i, rows, (rows + i) % shape[-1]] = True
+    else:
+        marked[rows, (rows + rows // shape[-1]) % shape[-1]] = True
+    return marked
+
+
+def prefill(shape: tuple[int, ...], start: int = 0) -> torch.Tensor:
+    """Integers +-1 to +-7 beyond +-start, nowhere zero, different between neighbours and between experts.
+
+    From a power of two on, the odd ones need one bit more than a buffer of the activations' dtype has: 256 + 1 is 257
+    in fp32 and 256 in bf16.
+    """
     experts, rows, columns = (torch.arange(size, device="cpu") for size in shape)
     total = 5 * experts[:, None, None] + 3 * rows[None, :, None] + columns[None, None, :]
-    return ((total % 7 + 1) * (1 - 2 * (total % 2))).float()
+    step = total % 7 + 1 if not start else 2 * (total % 7) + 1
+    return ((start + step) * (1 - 2 * (total % 2))).float()
 
 
-def densities(case: Case, thinning: int) -> dict[str, float]:
-    """The share of nonzero elements of each tensor that keeps the mean of sum |a||b| a third below what is exact.
+def busiest(case: Case) -> int:
+    """Tokens of the expert that gets most, over all microbatches."""
+    per_expert: Iterable[tuple[int, ...]] = zip(*(case.splits(k) for k in range(case.microbatches)), strict=True)
+    return max(int(sum(tokens)) for tokens in per_expert)
+
+
+def densities(case: Case, drawn: Integers, thinning: int) -> dict[str, float]:
+    """The share of nonzero elements of each tensor that keeps the mean of sum |a||b| within the budget.
 
     Each constraint says: this many products (or terms) of these tensors meet in one result.
     """
-    mean = (LARGEST[case.dtype] + 1) / 2
-    budget = FORMATS[case.dtype].largest_exact_integer / 3 / 2**thinning
-    busiest = max(sum(column) for column in zip(*(case.splits(k) for k in range(case.microbatches)), strict=True))
+    mean = {name: (largest + 1) / 2 for name, largest in drawn.largest.items()}
+    budget, tokens = drawn.budget / 2**thinning, busiest(case)
     fixed = {"grad_output"} if case.grad_output == "expanded" else set()
     share = {"x": 1.0, "weight": 1.0, "grad_output": 1.0}
     constraints: list[tuple[int, tuple[str, ...]]] = [
         (case.in_features, ("x", "weight")),
         (case.out_features, ("weight", "grad_output")),
-        (busiest, ("x", "grad_output")),
-        *([(busiest, ("grad_output",))] if case.bias else []),
+        (tokens, ("x", "grad_output")),
+        *([(tokens, ("grad_output",))] if case.bias else []),
     ]
     for _ in range(4):
         for terms, names in constraints:
-            size = terms * math.prod(share[name] * (1.0 if name in fixed else mean) for name in names)
+            size = terms * math.prod(share[name] * (1.0 if name in fixed else mean[name]) for name in names)
             free = [name for name in names if name not in fixed]
             for name in free if size > budget else ():
                 share[name] *= (budget / size) ** (1 / len(free))

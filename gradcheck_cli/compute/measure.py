@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradcheck_cli.compute.contents import Content, Contents
+from gradcheck_cli.compute.contents import Content
 from gradcheck_cli.compute.observe import Found
 from gradcheck_cli.records.observation import INFINITE, Deviation, SlotSeen
 
@@ -17,44 +19,81 @@ Table = NDArray[np.float64]
 DIFFERING, ERROR, RATIO, AFTER, LAMBDA, COLUMN, EXPECTED, FOUND = range(8)
 
 
-def measure(found: Found, contents: Contents, rows: list[int], lambda_: float, *, bounded: bool) -> list[SlotSeen]:
-    """One SlotSeen per expert; `rows[i]` is the number of rows of expert i in the flattened tensors."""
+# Expert and what was found of it, (rows, C) in its own dtype -> distance to each wrong content, by its name.
+Explain = Callable[[int, torch.Tensor], dict[str, float]]
+
+
+def measure(
+    found: Found,
+    contents: dict[str, Content],
+    rows: list[int],
+    lambda_: float,
+    *,
+    bounded: bool,
+    explain: Explain | None = None,
+) -> list[SlotSeen]:
+    """One SlotSeen per expert; `rows[i]` is the number of rows of expert i in the flattened tensors.
+
+    Distances to right contents are always taken, those to wrong ones (`explain`) only where nothing right is held.
+    """
     tensors = [held.tensor for held in found.experts]
     seen = [_unmeasured(found, i) for i in range(len(tensors))]
     if all(tensor is None for tensor in tensors):
         return seen
     # Experts without their tensor hold zeros in the joined one; their numbers are not looked at.
-    width = next(iter(contents.right.values())).value.shape[-1]
+    width = next(iter(contents.values())).value.shape[-1]
     like = next(tensor for tensor in tensors if tensor is not None)
-    parts = [like.new_zeros(size, width) if t is None else t for t, size in zip(tensors, rows, strict=True)]
-    joined = torch.cat([part.reshape(-1, width) for part in parts]).double()
+    parts = [
+        (like.new_zeros(size, width) if t is None else t).reshape(-1, width)
+        for t, size in zip(tensors, rows, strict=True)
+    ]
+    joined = torch.cat(parts).double()
     deviations = {
         name: deviation_per_expert(joined, content, rows, lambda_, bounded=bounded)
-        for name, content in contents.right.items()
+        for name, content in contents.items()
     }
     residuals = residual_per_expert(joined, contents, rows)
-    counted = torch.stack([(~joined.isfinite()).double().sum(1), delivered(contents).reshape(joined.shape).sum(1)])
+    added = delivered(contents).reshape(joined.shape)
+    counted = torch.stack([(~joined.isfinite()).double().sum(1), (added != 0).double().sum(1)])
     counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
+    same = uniform_per_expert(added, rows)
+    measured = []
+    for i, bare in enumerate(seen):
+        held = {name: per_expert[i] for name, per_expert in deviations.items()}
+        distances = {name: per_expert[i] for name, per_expert in residuals.items()}
+        if tensors[i] is None:
+            measured.append(bare)
+            continue
+        if explain and not any(holds(one, lambda_) for one in held.values()):
+            distances |= explain(i, parts[i])
+        facts = {"nonfinite": int(counts[i][0]), "nonzero_expected": int(counts[i][1]), "uniform": same[i]}
+        measured.append(msgspec.structs.replace(bare, **facts, contents=held, residuals=distances))
+    return measured
+
+
+def holds(deviation: Deviation, lambda_: float) -> bool:
+    """Whether a content may be what is held, so that no other has to explain it."""
+    if deviation.smallest_lambda is None:
+        return deviation.differing == 0
+    return deviation.smallest_lambda <= lambda_
+
+
+def delivered(contents: dict[str, Content]) -> torch.Tensor:
+    """What a right gradient adds to what was there: in main_grad, after rounding to fp32."""
+    if "prefill" not in contents:
+        return next(iter(contents.values())).value
+    return contents["prefill+sum"].value.float().double() - contents["prefill"].value.float().double()
+
+
+def uniform_per_expert(added: torch.Tensor, rows: list[int]) -> list[bool]:
+    """Whether at least two elements are expected of an expert, and all of them are equal."""
+    if added.shape[1] == 0:
+        return [False] * len(rows)
+    parts = by_expert(torch.stack([added.amin(1), added.amax(1)]), rows)
     return [
-        bare
-        if tensors[i] is None
-        else msgspec.structs.replace(
-            bare,
-            nonfinite=int(counts[i][0]),
-            nonzero_expected=int(counts[i][1]),
-            contents={name: per_expert[i] for name, per_expert in deviations.items()},
-            residuals={name: per_expert[i] for name, per_expert in residuals.items()},
-        )
-        for i, bare in enumerate(seen)
+        part.shape[1] * added.shape[1] > 1 and bool(part[0].min(initial=INFINITE) == part[1].max(initial=-INFINITE))
+        for part in parts
     ]
-
-
-def delivered(contents: Contents) -> torch.Tensor:
-    """1.0 where a right gradient shows, 0.0 where it leaves what was there: in main_grad, after rounding to fp32."""
-    right = next(iter(contents.right.values())).value
-    if "prefill" not in contents.right:
-        return (right != 0).double()
-    return (contents.right["prefill+sum"].value.float() != contents.right["prefill"].value.float()).double()
 
 
 def deviation_per_expert(
@@ -93,7 +132,7 @@ def figure(value: float) -> float:
 
 def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> torch.Tensor:
     """(8, R): each row's worst element; a non-finite element counts as infinitely wrong. No ratios without a lambda."""
-    value = content.value.reshape(found.shape)
+    value = nearest(found, content)
     if found.shape[1] == 0:
         return found.new_zeros(8, found.shape[0])
     error = torch.where(found.isfinite(), (found - value).abs(), INFINITE)
@@ -113,6 +152,15 @@ def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> t
     )
 
 
+def nearest(found: torch.Tensor, content: Content) -> torch.Tensor:
+    """The content; where another order of its roundings comes nearer to what was found, that one."""
+    value = content.value.reshape(found.shape)
+    if content.otherwise is None:
+        return value
+    other = content.otherwise.reshape(found.shape)
+    return torch.where((found - other).abs() < (found - value).abs(), other, value)
+
+
 def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch.Tensor]:
     """Error to bound, the same after output rounding, and the smallest lambda, element by element."""
     parts = (content.fixed, content.free, content.operands)
@@ -122,18 +170,18 @@ def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch
     return [_quotient(error, fixed + beyond), _quotient(rest, beyond), _quotient((rest - operands).clamp(min=0), free)]
 
 
-def residual_per_expert(found: torch.Tensor, contents: Contents, rows: list[int]) -> dict[str, list[float]]:
-    """|found - h| / |expected| in the Frobenius norm over each expert's finite elements, for each hypothesis h."""
+def residual_per_expert(found: torch.Tensor, contents: dict[str, Content], rows: list[int]) -> dict[str, list[float]]:
+    """|found - content| / |expected| in the Frobenius norm over each expert's finite elements."""
     finite = torch.where(found.isfinite(), found, 0.0)
-    right = {name: content.value for name, content in contents.right.items()}
-    hypotheses = {name: value.reshape(found.shape) for name, value in (right | contents.wrong).items()}
-    expected = next(iter(right.values())).reshape(found.shape)
-    squares = [(finite - value).square().sum(1) for value in hypotheses.values()] + [expected.square().sum(1)]
+    values = [content.value.reshape(found.shape) for content in contents.values()]
+    squares = [(finite - value).square().sum(1) for value in values] + [values[0].square().sum(1)]
     parts = [np.sqrt(part.sum(axis=1)).tolist() for part in by_expert(torch.stack(squares), rows)]
-    return {
-        name: [figure(min(part[row] / part[-1], INFINITE) if part[-1] else part[row]) for part in parts]
-        for row, name in enumerate(hypotheses)
-    }
+    return {name: [relative(part[row], part[-1]) for part in parts] for row, name in enumerate(contents)}
+
+
+def relative(distance: float, expected: float) -> float:
+    """A distance in units of what was expected; as it is where nothing was."""
+    return figure(min(distance / expected, INFINITE) if expected else min(distance, INFINITE))
 
 
 def _quotient(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

@@ -11,11 +11,15 @@ import msgspec
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs, draw
+from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
 
 THINNINGS = 6
+# Range fill: sums stay this far below 2^24, so that whatever fp32 accumulates, in any order and from any number of
+# parts, is an exact integer; the tensor cores of Hopper keep at least this many bits when they align their products.
+ACCUMULATED_EXACTLY = 2.0**20
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
 
 
@@ -36,6 +40,7 @@ class Reference:
     `inapplicable` says why the fill's argument does not hold for the data drawn, "" where it does.
     """
 
+    fill: Fill
     inputs: Inputs
     roles: tuple[dict[Role, Exact], ...]
     largest_scale: float
@@ -71,8 +76,8 @@ def _kept(case: Case, fill: Fill, device: torch.device) -> Reference:
 
 def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     reference = compute(case, draw(case, fill, device), fill)
-    for thinning in range(1, THINNINGS if fill == "exact" else 0):
-        if not reference.inapplicable:
+    for thinning in range(1, THINNINGS if fill != "normal" else 0):
+        if not reference.inapplicable or (fill == "range" and reference.largest_scale <= reference.limit):
             break
         reference = compute(case, draw(case, fill, device, thinning), fill)
     return reference
@@ -86,16 +91,31 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     if inputs.bias is not None:
         summed.append(torch.stack([seen["bgrad"].scale for seen in roles]).sum(0))
     largest = max((float(scale.max()) for scale in stored + summed if scale.numel()), default=0.0)
+    in_main_grad = float((summed[0] + inputs.prefill.abs()).max())
+    limit, why = _argument(case, fill, roles, largest, in_main_grad)
+    return Reference(fill, inputs, roles, largest, limit, why)
+
+
+def _argument(
+    case: Case, fill: Fill, roles: tuple[dict[Role, Exact], ...], largest: float, in_main_grad: float
+) -> tuple[float, str]:
+    """What the fill allows sums of |a||b| to be, and why its argument does not hold on this data; "" if it does."""
+    stored = FORMATS[case.dtype]
+    exact, said = stored.largest_exact_integer, f"sums of |a||b| reach {largest:.4g}"
+    if fill == "normal":
+        limit = stored.largest
+        return limit, "" if largest <= limit else f"{said}, and the largest {case.dtype} is {limit:.3g}"
     if fill == "exact":
-        limit = float(FORMATS[case.dtype].largest_exact_integer)
-        in_main_grad = float((summed[0] + inputs.prefill.abs()).max())
-        holds = largest <= limit and in_main_grad <= FP32.largest_exact_integer
-        why = f"sums of |a||b| reach {largest:.0f}, and {case.dtype} holds integers up to {limit:.0f} exactly"
-    else:
-        limit = FORMATS[case.dtype].largest
-        holds = largest <= limit
-        why = f"sums of |a||b| reach {largest:.3g}, and the largest {case.dtype} is {limit:.3g}"
-    return Reference(inputs, roles, largest, limit, "" if holds else why)
+        holds = largest <= exact and in_main_grad <= FP32.largest_exact_integer
+        return float(exact), "" if holds else f"{said}, and {case.dtype} holds integers up to {exact} exactly"
+    limit = min(ACCUMULATED_EXACTLY, stored.largest)
+    if stored.precision >= FP32.precision:
+        return limit, f"{case.dtype} holds all that is accumulated in fp32: exact data reaches as far"
+    if max(largest, in_main_grad) > limit:
+        return limit, f"{said}; expected {limit:.7g} at most"
+    values = [role.value for seen in roles for name, role in seen.items() if name != "bgrad"]
+    crossed = any(bool((value.to(DTYPES[case.dtype]).double() != value).any()) for value in values)
+    return limit, "" if crossed else f"no result is past {exact}, up to which {case.dtype} holds integers exactly"
 
 
 def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
@@ -119,6 +139,22 @@ def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
             torch.stack, [Exact(g_i.sum(0), g_i.abs().sum(0), g_i.square().sum(0).sqrt()) for g_i in g]
         )
     return {"fprop": fprop, **roles}
+
+
+def microbatch_of_expert(
+    case: Case, inputs: Inputs, k: int, expert: int, *, weight_of: int | None = None, only_last: int | None = None
+) -> dict[Role, torch.Tensor]:
+    """All roles of one expert's rows, fp64, as a fault would have them; fprop without bias where `only_last`.
+
+    `weight_of`: computed with that expert's weight. `only_last`: of each sum only the last so many products.
+    """
+    splits, last = list(case.splits(k)), slice(None if only_last is None else -only_last, None)
+    x, g = (tensors[k].double().split(splits)[expert] for tensors in (inputs.x, inputs.grad_output))
+    w = inputs.weight[expert if weight_of is None else weight_of].double()
+    fprop = x[:, last] @ w[:, last].T
+    if inputs.bias is not None and only_last is None:
+        fprop = fprop + inputs.bias[expert].double()
+    return {"fprop": fprop, "dgrad": g[:, last] @ w[last], "wgrad": g[last].T @ x[last], "bgrad": g[last].sum(0)}
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> Exact:

@@ -7,6 +7,9 @@ from typing import TypeVar
 import msgspec
 
 SCHEMA_VERSION = 1
+# Of observations: what an older version did not look at cannot be judged as if it had. 2: the range probe, mutants,
+# poison and disturbed inputs.
+OBSERVATION_VERSION = 2
 
 R = TypeVar("R", bound="Record")
 

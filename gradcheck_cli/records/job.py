@@ -21,3 +21,4 @@ class Job(Record, frozen=True, kw_only=True):
     ranks: int = 1
     attempt: int = 1
     rounding: dict[Role, Rounding] = {}
+    mutants: list[str] = []  # by name, as `battery.py` has them

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+from gradcheck_cli.records.base import OBSERVATION_VERSION, Record
 
 Role = Literal["fprop", "dgrad", "wgrad", "bgrad"]
 ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad")
 Buffer = Literal["output", "input.grad", "grad", "main_grad"]
 Phase = Literal["forward", "backward", "backward_dw"]
-Fill = Literal["exact", "normal"]
-FILLS: tuple[Fill, ...] = ("exact", "normal")
+Fill = Literal["exact", "range", "normal"]
+FILLS: tuple[Fill, ...] = ("exact", "range", "normal")
+# What memory that nobody should read is filled with, byte by byte: NaN in every dtype, a large number in every dtype.
+POISON_BYTES = {"0xFF": 0xFF, "0x71": 0x71}
 Ending = Literal["finished", "raised", "timed_out", "crashed", "lost"]
 
 # Stands for infinity in JSON: an error where the bound is zero.
@@ -47,6 +49,7 @@ class SlotSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str = ""
     nonfinite: int = 0
     nonzero_expected: int = 0  # elements of the expected content that are not zero
+    uniform: bool = False  # the expected content has at least two elements, and all are equal
     contents: dict[str, Deviation] = {}  # content -> deviation: value, sum, prefill, prefill+sum
     residuals: dict[str, float] = {}  # hypothesis -> |seen - hypothesis| / |expected|, Frobenius
     added_flag: bool | None = None  # grad_added_to_main_grad, on main_grad slots
@@ -65,7 +68,8 @@ class PhaseSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     mutant: str = ""  # the name of the alteration; "" for the tensors as they were found
     microbatch: int
     phase: Phase
-    slots: list[SlotSeen]
+    slots: list[SlotSeen]  # of a mutant: only those that it altered
+    disturbed: list[str] = []  # what was written though nobody asked for it: x, grad_output, weight, a guard
 
 
 class ChannelSeen(Record, frozen=True, kw_only=True):
@@ -75,6 +79,7 @@ class ChannelSeen(Record, frozen=True, kw_only=True):
     inapplicable: str = ""  # why the channel's argument does not hold for the data drawn; then it was not run
     largest_scale: float = 0.0  # largest sum |a||b|, prefill included, over everything stored
     limit: float = 0.0  # exact: integers up to this are held exactly; normal: the dtype's largest number
+    poison: str = ""  # what memory that nobody should read was filled with: 0xFF, 0x71, stale; "" where it was not
     phases: list[PhaseSeen] = []
 
 
@@ -91,11 +96,12 @@ class Raised(Record, frozen=True, kw_only=True):
 class Observation(Record, frozen=True, kw_only=True):
     """Everything seen of one case: read by `judge`, stored in `observations.jsonl`."""
 
-    schema: int = SCHEMA_VERSION
+    schema: int = OBSERVATION_VERSION
     case: str
     attempt: int = 1
     ending: Ending
     channels: list[ChannelSeen] = []
+    mutants: list[str] = []  # that were asked for; those that could be applied have phases of their own
     effective: dict[str, str | int] = {}  # what really ran, under the names of the axes
     warnings: list[str] = []
     raised: Raised | None = None

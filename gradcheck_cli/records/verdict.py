@@ -40,6 +40,11 @@ class Outcome(str, Enum):
         return self in (Outcome.PASSED, Outcome.EXCLUDED, Outcome.REFUSED)
 
     @property
+    def wrong_value(self) -> bool:
+        """Whether a gradient arrived and is not right."""
+        return self in (Outcome.INEXACT, Outcome.INACCURATE)
+
+    @property
     def executed(self) -> bool:
         """Whether the candidate really ran the case that was asked."""
         return self not in (Outcome.EXCLUDED, Outcome.REFUSED, Outcome.UNTESTED, Outcome.NOT_THE_CASE)
@@ -71,11 +76,13 @@ class Margin(Record, frozen=True, kw_only=True):
 
 
 class Mutants(Record, frozen=True, kw_only=True):
-    """How many altered copies of the observed tensors the oracle rejected."""
+    """How many altered copies of the observed tensors the oracle rejected as each deserves."""
 
     killed: int
-    of: int
-    smallest_epsilon: float | None = None
+    of: int  # that could be applied to this case
+    inapplicable: int = 0  # that leave these tensors as they are, or find nothing to alter
+    survived: list[str] = []
+    smallest_epsilon: float | None = None  # smallest relative error of one gradient that was rejected
 
 
 class Verdict(Record, frozen=True, kw_only=True):

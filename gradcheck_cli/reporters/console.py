@@ -19,7 +19,7 @@ from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.plain_text import excerpt
 from gradcheck_cli.reporters.protocol import Silent
 from gradcheck_cli.reporters.standard_output import PatientOutput
-from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, reproducer
+from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, proof, reproducer
 from gradcheck_cli.reporters.table import draw, legend, style
 
 _WIDTH_OF_A_LOG = 100
@@ -101,6 +101,8 @@ class ConsoleReporter(Silent):
         verdict = "bold green" if report.exit_code == 0 else "bold red"
         self._console.print()
         self._parts(headline(report.tally), style="bold")
+        if report.tally.outcomes.get(Outcome.PASSED.value):
+            self._parts(proof(report.verdicts))
         self._console.print(Text(floor(report), style="" if report.floor_met else "bold red"))
         self._parts(environment_line(report.environment))
         if report.run.chosen_because:

@@ -9,7 +9,7 @@ from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
-_AFTER = ("outcome", *ROLES, "worst_slot", "worst_ratio", "diagnosis", "seconds")
+_AFTER = ("outcome", *ROLES, "worst_slot", "worst_ratio", "diagnosis", "mutants_killed", "mutants_of", "seconds")
 
 
 def text(report: Report) -> str:
@@ -36,6 +36,8 @@ def _row(verdict: Verdict) -> dict[str, str | int | float | None]:
         "worst_slot": slot,
         "worst_ratio": ratio,
         "diagnosis": one_line(verdict.worst.diagnosis) if verdict.worst else None,
+        "mutants_killed": verdict.mutants.killed if verdict.mutants else None,
+        "mutants_of": verdict.mutants.of if verdict.mutants else None,
         "seconds": round(verdict.seconds, 6),
     }
 

@@ -11,7 +11,7 @@ from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters.folding import Row, has_path, roles_shown, rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.plain_text import excerpt, one_line
-from gradcheck_cli.reporters.summary import environment_facts, exit_meaning, floor, headline, reproducer, title
+from gradcheck_cli.reporters.summary import environment_facts, exit_meaning, floor, headline, proof, reproducer, title
 from gradcheck_cli.reporters.table import ratio
 
 # GitHub refuses the body of an issue or a comment that is longer than 65,536 characters.
@@ -36,6 +36,8 @@ def _summary(report: Report) -> list[str]:
         f"# {_escaped(title(report.run))}",
         "",
         f"**{_escaped(headline(report.tally))}**",
+        "",
+        f"{_escaped(proof(report.verdicts))}.",
         "",
         f"{_escaped(floor(report))}; {_escaped(exit_meaning(report.exit_code))}; {report.seconds:.1f} s.",
     ]

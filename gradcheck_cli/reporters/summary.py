@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Report, Run, Tally
-from gradcheck_cli.records.verdict import Finding, Outcome
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
 _EXIT_CODES = {
     0: "every executed case green and the floor met",
@@ -33,6 +33,15 @@ def headline(tally: Tally) -> str:
     """What was executed out of what was asked, and every outcome with its count."""
     asked = f"executed {tally.executed} of {tally.asked} asked ({percent(tally.share)})"
     return " · ".join([asked, counts(tally.outcomes)]) if tally.outcomes else asked
+
+
+def proof(verdicts: Sequence[Verdict]) -> str:
+    """`1234 of 1234 faults put into 72 passed cases were seen`; that there were none, where there were none."""
+    proved = [verdict.mutants for verdict in verdicts if verdict.mutants]
+    killed, of = sum(one.killed for one in proved), sum(one.of for one in proved)
+    if not of:
+        return "no faults were put into what passed: nothing proves that they would have been seen"
+    return f"{killed} of {of} faults put into {len(proved)} passed case{'' if len(proved) == 1 else 's'} were seen"
 
 
 def counts(outcomes: Mapping[str, int]) -> str:

@@ -1,0 +1,61 @@
+"""What does a fault need to know of the gradient that it spoils?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Role
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One role of one microbatch, and all that it is computed from.
+
+    `parts` and each of `earlier` are the right contributions of a microbatch, fp64, one for each expert: (T_i, N) of
+    fprop, (T_i, K) of dgrad, (N, K) of wgrad, (N,) of bgrad. `stored` is what lies in the buffer, in its own dtype.
+    """
+
+    case: Case
+    role: Role
+    microbatch: int
+    x: torch.Tensor
+    weight: torch.Tensor
+    grad_output: torch.Tensor
+    bias: torch.Tensor | None
+    parts: Sequence[torch.Tensor]
+    earlier: Sequence[Sequence[torch.Tensor]]
+    stored: Sequence[torch.Tensor | None]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens of each expert in this microbatch."""
+        return self.case.splits(self.microbatch)
+
+    def rows(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x_i and grad_output_i, fp64."""
+        splits = list(self.tokens)
+        x, g = self.x.split(splits)[expert], self.grad_output.split(splits)[expert]
+        return x.double(), g.double()
+
+    def factors(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """a (M, n) and b (n, P), fp64, with a b the contribution of an expert, bias left out."""
+        if self.role == "fprop":  # grad_output may not be there yet
+            x = self.x.split(list(self.tokens))[expert].double()
+            return x, self.weight[expert].double().T
+        x, g = self.rows(expert)
+        if self.role == "dgrad":
+            return g, self.weight[expert].double()
+        if self.role == "wgrad":
+            return g.T, x
+        return g.new_ones(1, len(g)), g
+
+
+def busiest(case: Case, microbatch: int) -> list[int]:
+    """All experts: first those with tokens in this microbatch, of these first the one with most over all."""
+    now = case.splits(microbatch)
+    over_all = [sum(case.splits(k)[i] for k in range(case.microbatches)) for i in range(case.num_gemms)]
+    return sorted(range(case.num_gemms), key=lambda i: (not now[i], -over_all[i]))

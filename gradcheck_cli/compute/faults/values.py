@@ -1,0 +1,213 @@
+"""How does a result go wrong? From the right contribution of one expert to an altered one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gradcheck_cli.compute.faults.scene import Scene, busiest
+from gradcheck_cli.compute.lent import WORDS
+from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.records.battery import LADDER
+from gradcheck_cli.records.dtype import FORMATS
+from gradcheck_cli.records.observation import POISON_BYTES
+
+# The scene, an expert, another one, and the expert's right contribution: what it becomes.
+Alter = Callable[[Scene, int, int, torch.Tensor], torch.Tensor]
+
+GARBAGE = 1e-3
+BLOCK = 16
+PARTIAL_SUMS = 16
+
+
+@dataclass(frozen=True)
+class Value:
+    """An alteration, and whose: the busiest expert's, that of the two busiest, or of one without tokens."""
+
+    alter: Alter
+    where: Literal["busy", "pair", "empty"] = "busy"
+
+    def altered(self, scene: Scene) -> dict[int, torch.Tensor]:
+        """Expert -> its contribution as the fault has it; of no expert where there is none to alter."""
+        first, *others = busiest(scene.case, scene.microbatch)
+        other = others[0] if others else first
+        empty = [i for i, tokens in enumerate(scene.tokens) if not tokens]
+        if self.where == "empty":
+            pairs = [(i, first) for i in empty[:1]]
+        elif not scene.tokens[first]:
+            pairs = []
+        else:
+            pairs = [(first, other), (other, first)][: 2 if self.where == "pair" else 1]
+        return {
+            i: self.alter(scene, i, j, scene.parts[i].clone(memory_format=torch.contiguous_format)) for i, j in pairs
+        }
+
+
+def scaled(factor: float) -> Value:
+    """Times a number."""
+    return Value(lambda scene, i, j, part: part * factor)
+
+
+def one_roundoff(roundings: int) -> Value:
+    """Times 1 + so many unit roundoffs of the dtype."""
+    return Value(lambda scene, i, j, part: part * (1 + roundings * FORMATS[scene.case.dtype].unit_roundoff))
+
+
+def one_element(number: float) -> Value:
+    """One element of the last row."""
+
+    def alter(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+        part.view(-1)[-min(3, part.numel()) :][:1] = number
+        return part
+
+    return Value(alter)
+
+
+def uninitialised(byte: int) -> Value:
+    """The last quarter of the elements are these bytes."""
+
+    def alter(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+        dtype = DTYPES[scene.case.dtype]
+        pattern = torch.full((dtype.itemsize,), byte, dtype=torch.uint8, device=part.device).view(dtype)
+        part.view(-1)[-max(1, part.numel() // 4) :] = pattern.double()
+        return part
+
+    return Value(alter)
+
+
+def one_ulp(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """The largest element of what is stored, one unit in the last place larger."""
+    held = scene.stored[i]
+    if held is None:
+        return part
+    largest = held.reshape(-1)[held.abs().reshape(-1).argmax()].reshape(1)
+    larger = (largest.view(WORDS[held.element_size()]) + 1).view(held.dtype)
+    part.view(-1)[held.abs().reshape(-1).argmax()] += (larger.double() - largest.double())[0]
+    return part
+
+
+def without_the_last_token(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """A row less, or a row's share less."""
+    if scene.role in ("fprop", "dgrad"):
+        part[-1] = 0
+        return part
+    x, g = scene.rows(i)
+    return part - (torch.outer(g[-1], x[-1]) if scene.role == "wgrad" else g[-1])
+
+
+def without_the_tail(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """The last eighth of the contraction left out, at least one product of each sum."""
+    a, b = scene.factors(i)
+    last = max(1, len(b) // 8)
+    return part - a[:, -last:] @ b[-last:]
+
+
+def swapped(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """What belongs to another expert; of rows as many as both have."""
+    rows = min(len(part), len(scene.parts[j]))
+    part[:rows] = scene.parts[j][:rows]
+    return part
+
+
+def of_another_weight(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """Another expert's weight in the product."""
+    a, b = scene.factors(i)
+    return part + a @ (scene.factors(j)[1] - b)
+
+
+def last_row_repeated(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """The last row as the one before it."""
+    part[-1] = part[max(0, len(part) - 2)]
+    return part
+
+
+def into_the_first_row(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """Every row written to the first place: the last one stays there, and the others hold nothing."""
+    altered = torch.zeros_like(part)
+    altered[0] = part[-1]
+    return altered if len(part) > 1 else part
+
+
+def block_transposed(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """A square block in the corner."""
+    side = min(BLOCK, *part.shape)
+    part[:side, :side] = part[:side, :side].T.clone()
+    return part
+
+
+def misaligned(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """Token t of grad_output with token t + 1 of x."""
+    x, g = scene.rows(i)
+    return part + (g.roll(1, 0) - g).T @ x
+
+
+def as_before(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """The microbatch before this one; of rows as many as both have."""
+    if not scene.earlier:
+        return part
+    before = scene.earlier[-1][i]
+    rows = min(len(part), len(before))
+    part[:rows] = before[:rows]
+    return part
+
+
+def bias_times(factor: float) -> Value:
+    """So many biases more."""
+    return Value(lambda scene, i, j, part: part if scene.bias is None else part + factor * scene.bias[i].double())
+
+
+def a_row_too_many(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """A row that stands for the padding after an expert's own."""
+    return part + scene.rows(i)[1][0]
+
+
+def summed_in_bf16(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """Some partial sums, each rounded to bf16."""
+    a, b = scene.factors(i)
+    size = -(-len(b) // PARTIAL_SUMS)
+    running = torch.zeros_like(a[:, :1] @ b[:1])
+    for some, others in zip(a.split(size, 1), b.split(size), strict=True):
+        running = (running + some @ others).bfloat16().double()
+    return part + (running - a @ b).reshape(part.shape)
+
+
+def operands_in_bf16(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+    """Both operands rounded before they are multiplied."""
+    a, b = scene.factors(i)
+    return part + (a.bfloat16().double() @ b.bfloat16().double() - a @ b)
+
+
+VALUES: dict[str, Value] = {
+    "zeroed": scaled(0),
+    "doubled": scaled(2),
+    "halved": scaled(0.5),
+    "scaled_down": scaled(2.0**-7),
+    "one_percent": scaled(1.01),
+    "one_ulp": Value(one_ulp),
+    **{f"epsilon_{roundings}": one_roundoff(roundings) for roundings in LADDER},
+    "token_dropped": Value(without_the_last_token),
+    "tail_missing": Value(without_the_tail),
+    "experts_swapped": Value(swapped, "pair"),
+    "other_weight": Value(of_another_weight),
+    "rows_rolled": Value(lambda scene, i, j, part: part.roll(1, 0)),
+    "row_repeated": Value(last_row_repeated),
+    "rows_into_first": Value(into_the_first_row),
+    "block_transposed": Value(block_transposed),
+    "memory_transposed": Value(lambda scene, i, j, part: part.reshape(part.T.shape).T),
+    "tokens_misaligned": Value(misaligned),
+    "garbage_in_empty": Value(lambda scene, i, j, part: part + GARBAGE, "empty"),
+    "nan_in_empty": Value(lambda scene, i, j, part: part * torch.nan, "empty"),
+    "nan": one_element(torch.nan),
+    "inf": one_element(torch.inf),
+    "uninitialised_71": uninitialised(POISON_BYTES["0x71"]),
+    "uninitialised_ff": uninitialised(POISON_BYTES["0xFF"]),
+    "stale": Value(as_before),
+    "bias_missing": bias_times(-1),
+    "bias_twice": bias_times(1),
+    "padding_row": Value(a_row_too_many),
+    "summed_in_bf16": Value(summed_in_bf16),
+    "operands_in_bf16": Value(operands_in_bf16),
+}

@@ -1,0 +1,181 @@
+"""Which known fault would leave what was found? Distances to wrong contents, taken where nothing right is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from gradcheck_cli.compute.contents import as_stored
+from gradcheck_cli.compute.measure import relative
+from gradcheck_cli.compute.reference import Reference, microbatch_of_expert
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
+
+LONGEST_SHIFT = 8
+TAILS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """What one role may wrongly hold in one buffer once microbatch k is done; called with an expert and its part."""
+
+    case: Case
+    reference: Reference
+    role: Role
+    buffer: Buffer
+    k: int
+    rounded: bool = False  # what is added is rounded to the case's dtype first
+
+    def __call__(self, expert: int, raw: torch.Tensor) -> dict[str, float]:
+        """Hypothesis, `name` or `name=parameter` -> |found - it| / |expected|, Frobenius; raw (rows, C) as it was read.
+
+        Where a hypothesis has a parameter, only the nearest is kept.
+        """
+        if not raw.numel():
+            return {}
+        found = raw.double()
+        value = self.start(expert) + self.of(expert)
+        size = float(value.norm())
+        distances = dict(poisoned(raw, found, value, size))
+        found = torch.where(found.isfinite(), found, 0.0)
+        for name, wrong in self.fixed(expert, found):
+            distances[name] = relative(float((found - wrong).norm()), size)
+        for name, wrong in self.without_a_token(expert, found):
+            distances[name] = relative(float((found - wrong).norm()), size)
+        for family in (self.shifted, self.of_others, self.shortened):
+            candidates = [(name, relative(float((found - wrong).norm()), size)) for name, wrong in family(expert)]
+            distances |= dict([min(candidates, key=lambda one: one[1])]) if candidates else {}
+        return distances
+
+    def start(self, expert: int) -> torch.Tensor:
+        """What was there before, (rows, C)."""
+        prefill = self.reference.inputs.prefill[expert].double()
+        return prefill if self.buffer == "main_grad" else torch.zeros_like(self.steps(expert)[0])
+
+    def steps(self, expert: int) -> list[torch.Tensor]:
+        """What each microbatch so far adds; of an output or its gradient only the last."""
+        if self.role in ("fprop", "dgrad"):
+            values = [self.reference.roles[self.k][self.role].value.split(list(self.case.splits(self.k)))[expert]]
+        else:
+            values = [seen[self.role].value[expert] for seen in self.reference.roles[: self.k + 1]]
+        return [self.as_added(value.reshape(-1, value.shape[-1])) for value in values]
+
+    def as_added(self, value: torch.Tensor) -> torch.Tensor:
+        """A microbatch's result as the path adds it."""
+        return as_stored(self.case, value) if self.rounded else value
+
+    def of(self, expert: int) -> torch.Tensor:
+        """The right gradient, (rows, C)."""
+        return torch.stack(self.steps(expert)).sum(0)
+
+    def fixed(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Faults without a parameter, and the least-squares factor."""
+        start, steps = self.start(expert), self.steps(expert)
+        right = torch.stack(steps).sum(0)
+        energy = float(right.square().sum())
+        factor = float(((found - start) * right).sum()) / energy if energy else 0.0
+        yield "untouched" if self.buffer == "main_grad" else "zero", start
+        if self.buffer == "main_grad":
+            yield "zero", torch.zeros_like(start)
+            yield "prefill lost", right
+            yield "accumulated in bf16", self.in_bf16(start, steps)
+        yield f"scaled={factor:.6g}", start + factor * right
+        if self.k and self.role in ("wgrad", "bgrad"):
+            yield "last", start + steps[-1]
+            yield "first", start + steps[0]
+            yield "overwritten", steps[-1]
+            yield "doubled before each", self.doubling(start, steps)
+        if self.role == "wgrad":
+            yield "transposed", start + right.T.reshape(right.shape)
+        if self.role == "fprop" and self.reference.inputs.bias is not None:
+            bias = self.reference.inputs.bias[expert].double()
+            yield "bias missing", right - bias
+            yield "bias twice", right + bias
+
+    def in_bf16(self, start: torch.Tensor, steps: list[torch.Tensor]) -> torch.Tensor:
+        """main_grad rounded to bf16 after each microbatch."""
+        return list(accumulate(steps, lambda sum_, step: (sum_ + step).bfloat16().double(), initial=start))[-1]
+
+    def doubling(self, start: torch.Tensor, steps: list[torch.Tensor]) -> torch.Tensor:
+        """The buffer added to itself before each microbatch after the first."""
+        return list(accumulate(steps[1:], lambda sum_, step: 2 * sum_ + step, initial=start + steps[0]))[-1]
+
+    def shifted(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Rows moved by a few, around the end."""
+        start, right = self.start(expert), self.of(expert)
+        for by in range(-min(LONGEST_SHIFT, len(right) - 1), min(LONGEST_SHIFT, len(right) - 1) + 1):
+            if by:
+                yield f"shift={by}", start + right.roll(by, 0)
+
+    def of_others(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Another expert's gradient in this one's place; of an output, the right rows through another's weight."""
+        start = self.start(expert)
+        for other in range(self.case.num_gemms):
+            if other == expert:
+                continue
+            if self.role in ("fprop", "dgrad"):
+                parts = microbatch_of_expert(self.case, self.reference.inputs, self.k, expert, weight_of=other)
+                yield f"expert={other}", self.as_added(parts[self.role])
+            else:
+                yield f"expert={other}", start + self.of(other)
+
+    def shortened(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """The last few products of each sum left out, in the last microbatch or in all of them."""
+        start, right, inputs = self.start(expert), self.of(expert), self.reference.inputs
+        for tail in TAILS:
+            missing = torch.zeros_like(right)
+            for k in [self.k] if self.role in ("fprop", "dgrad") else range(self.k + 1):
+                parts = microbatch_of_expert(self.case, inputs, k, expert, only_last=tail)
+                missing = missing + parts[self.role].reshape(right.shape)
+            yield f"tail={tail}", start + right - missing
+
+    def without_a_token(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """The gradient without the token that the error points at.
+
+        Of a sum it is the token whose own product, g_t x_t^T or g_t, the error resembles most; every token has one,
+        since the data's signature leaves no row of x or of grad_output all zero.
+        """
+        wanted = self.start(expert) + self.of(expert)
+        error = wanted - found
+        if self.role in ("fprop", "dgrad"):
+            worst = int(error.norm(dim=1).argmax())
+            without = wanted.clone()
+            without[worst] = 0
+            yield f"token={worst} of microbatch {self.k}", without
+            return
+        inputs = self.reference.inputs
+        best: tuple[float, str, torch.Tensor] | None = None
+        for k in range(self.k + 1):
+            splits = list(self.case.splits(k))
+            x, g = (tensors[k].double().split(splits)[expert] for tensors in (inputs.x, inputs.grad_output))
+            x = x if self.role == "wgrad" else torch.ones_like(x[:, :1])
+            if not len(x):
+                continue
+            matrix = error if self.role == "wgrad" else error.reshape(-1, 1)
+            share = ((g @ matrix) * x).sum(1) / (g.square().sum(1) * x.square().sum(1)).clamp(min=1e-30)
+            at = int((share - 1).abs().argmin())
+            away = float((share[at] - 1).abs())
+            if best is None or away < best[0]:
+                own = torch.outer(g[at], x[at]).reshape(wanted.shape)
+                best = away, f"token={at} of microbatch {k}", wanted - own
+        if best:
+            yield best[1], best[2]
+
+
+def poisoned(raw: torch.Tensor, found: torch.Tensor, value: torch.Tensor, size: float) -> Iterator[tuple[str, float]]:
+    """How far the elements that hold no poison are from what is right, for each poison that some elements hold."""
+    integers = {2: torch.int16, 4: torch.int32}.get(raw.element_size())
+    if integers is None:
+        return
+    bits = raw.contiguous().view(integers)
+    for name, byte in POISON_BYTES.items():
+        pattern = int.from_bytes(bytes([byte]) * raw.element_size(), "little", signed=True)
+        held = bits == pattern
+        # On the CPU torch rounds every NaN to the bf16 of all ones: there the pattern says nothing.
+        ambiguous = name == "0xFF" and raw.dtype is torch.bfloat16 and raw.device.type == "cpu"
+        if held.any() and not ambiguous:
+            rest = torch.where(held, 0.0, found - value)
+            yield f"poison={name}", relative(float(torch.where(rest.isfinite(), rest, 1e30).norm()), size)

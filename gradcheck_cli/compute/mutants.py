@@ -1,0 +1,214 @@
+"""Could this comparison have failed? Altered copies of what was found, measured as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from gradcheck_cli.compute.contents import Content, contents
+from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
+from gradcheck_cli.compute.faults.scene import Scene, busiest
+from gradcheck_cli.compute.faults.values import VALUES
+from gradcheck_cli.compute.measure import measure
+from gradcheck_cli.compute.observe import Found, Held
+from gradcheck_cli.compute.reference import Reference
+from gradcheck_cli.records.battery import MUTANTS, Mutant
+from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, Role, SlotSeen
+
+AT_ONCE = 1 << 24  # elements measured in one call; a few dozen fp64 tensors of that size are alive meanwhile
+
+
+class Altered(NamedTuple):
+    """One expert's part of one buffer, as a mutant has it."""
+
+    mutant: Mutant
+    expert: int
+    held: Held
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One role after one phase: what was found of it, by buffer, and what it is right to find."""
+
+    job: Job
+    reference: Reference
+    role: Role
+    microbatch: int
+    found: dict[Buffer, Found]
+
+    @property
+    def due(self) -> Buffer:
+        """The buffer in which the case wants it."""
+        if self.role == "wgrad":
+            return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
+        return next(iter(self.found))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each expert in the flattened tensors."""
+        case = self.job.case
+        rows = {"wgrad": case.out_features, "bgrad": 1}.get(self.role)
+        return list(case.splits(self.microbatch)) if rows is None else [rows] * case.num_gemms
+
+    @cached_property
+    def steps(self) -> list[list[torch.Tensor]]:
+        """The right contributions of each microbatch so far, expert by expert."""
+        return [self._parts(k) for k in range(self.microbatch + 1)]
+
+    @cached_property
+    def scene(self) -> Scene:
+        """What the value faults look at."""
+        inputs, k = self.reference.inputs, self.microbatch
+        return Scene(
+            case=self.job.case,
+            role=self.role,
+            microbatch=k,
+            x=inputs.x[k],
+            weight=inputs.weight,
+            grad_output=inputs.grad_output[k],
+            bias=inputs.bias,
+            parts=self.steps[-1],
+            earlier=self.steps[:-1],
+            stored=[held.tensor for held in self.found[self.due].experts],
+        )
+
+    def _parts(self, k: int) -> list[torch.Tensor]:
+        value = self.reference.roles[k][self.role].value
+        return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
+
+
+def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int, phase: Phase) -> list[PhaseSeen]:
+    """What was found after a phase as each mutant would have left it; of those that would have left it so, nothing."""
+    phases: list[PhaseSeen] = []
+    wanted = [MUTANTS[name] for name in job.mutants]
+    for role in dict.fromkeys(one.role for one in found):
+        stage = Stage(job, reference, role, microbatch, {one.buffer: one for one in found if one.role == role})
+        own = [one for one in wanted if one.role == role and reference.fill in one.fault.fills]
+        slots: dict[str, list[SlotSeen]] = {one.name: [] for one in own if one.fault.kind == "unseen"}
+        for buffer, altered in alterations(stage, own).items():
+            for one, slot in zip(altered, measured(stage, buffer, altered), strict=True):
+                slots.setdefault(one.mutant.name, []).append(slot)
+        phases += [PhaseSeen(mutant=name, microbatch=microbatch, phase=phase, slots=s) for name, s in slots.items()]
+    return phases
+
+
+def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered]]:
+    """Every part of a buffer that some mutant leaves otherwise than it was found."""
+    kinds = {"value": of_a_value, "delivery": of_a_delivery}
+    altered: dict[Buffer, list[Altered]] = {}
+    for mutant in wanted:
+        for buffer, expert, held in kinds[mutant.fault.kind](stage, mutant) if mutant.fault.kind in kinds else ():
+            if not alike(held, stage.found[buffer].experts[expert]):
+                altered.setdefault(buffer, []).append(Altered(mutant, expert, held))
+    return altered
+
+
+def of_a_value(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
+    """The step of this microbatch exchanged for the altered one, in the dtype that was found."""
+    own = stage.found[stage.due].experts
+    for expert, step in VALUES[mutant.fault.name].altered(stage.scene).items():
+        tensor = own[expert].tensor
+        if tensor is not None:
+            exchanged = tensor.double() + (step - stage.scene.parts[expert])
+            yield stage.due, expert, replace(own[expert], tensor=exchanged.to(tensor.dtype))
+
+
+def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
+    """Both buffers of an expert as the fault leaves them."""
+    case, name = stage.job.case, mutant.fault.name
+    experts = range(case.num_gemms) if name == "missing_but_first" else busiest(case, stage.microbatch)[:1]
+    for expert in experts:
+        held = {buffer: found.experts[expert] for buffer, found in stage.found.items()}
+        grad, main_grad = held[stage.due if stage.role == "dgrad" else "grad"], held.get("main_grad")
+        right = Delivered(
+            expert=expert,
+            packed=case.single_grouped_weight and stage.role == "wgrad",
+            fused=case.fuse_wgrad_accumulation and stage.role == "wgrad",
+            dtype=case.dtype,
+            steps=[step[expert] for step in stage.steps],
+            prefill=stage.reference.inputs.prefill[expert] if stage.role == "wgrad" else None,
+            grad=grad.tensor,
+            main_grad=main_grad.tensor if main_grad else None,
+            flag=main_grad.added_flag if main_grad else None,
+        )
+        given = DELIVERIES[name](right)
+        if given is right:
+            continue
+        for buffer, before in held.items():
+            own = buffer == "main_grad"
+            tensors = (given.main_grad, right.main_grad) if own else (given.grad, right.grad)
+            after = delivered(before, *tensors, tuple(right.steps[-1].shape))
+            if own:
+                after = replace(after, added_flag=given.flag, replaced=given.replaced)
+            yield buffer, expert, after
+
+
+def delivered(before: Held, given: torch.Tensor | None, right: torch.Tensor | None, part: tuple[int, ...]) -> Held:
+    """A buffer with what was put there in place of an expert's part."""
+    if given is right:
+        return before
+    if given is None:
+        return Held(added_flag=before.added_flag)
+    dtype = str(given.dtype).removeprefix("torch.")
+    if given.shape != part:
+        return Held(present=True, shape=tuple(given.shape), dtype=dtype)
+    return replace(before, tensor=given, present=True, shape=before.shape or part, dtype=dtype)
+
+
+def alike(held: Held, before: Held) -> bool:
+    """Whether nothing tells the two apart."""
+    if replace(held, tensor=None) != replace(before, tensor=None):
+        return False
+    if held.tensor is None or before.tensor is None:
+        return held.tensor is before.tensor
+    return torch.equal(held.tensor, before.tensor)
+
+
+def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[SlotSeen]:
+    """Each altered part as a slot of its own expert, measured like what was found."""
+    job, reference, role = stage.job, stage.reference, stage.role
+    rounding, sizes = job.rounding[role], stage.sizes
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    right = contents(job.case, reference, rounding, role, buffer, stage.microbatch)
+    width = next(iter(right.values())).value.shape[-1]
+    bounded = reference.fill == "normal"
+    for some in chunks(altered, [sizes[one.expert] * width for one in altered]):
+        slices = [slice(starts[one.expert], starts[one.expert] + sizes[one.expert]) for one in some]
+        own = {name: joined(content.part(rows) for rows in slices) for name, content in right.items()}
+        found = Found(role, buffer, [one.held for one in some])
+        rows = [sizes[one.expert] for one in some]
+        for one, slot in zip(some, measure(found, own, rows, rounding.lambda_, bounded=bounded), strict=True):
+            # Where a wgrad went is told by distances; those of other slots serve to explain, and nothing is to be.
+            residuals = slot.residuals if role == "wgrad" else {}
+            yield msgspec.structs.replace(slot, expert=one.expert, residuals=residuals)
+
+
+def joined(parts: Iterable[Content]) -> Content:
+    """The contents of several parts one after the other."""
+    several = list(parts)
+
+    def of(name: str) -> torch.Tensor | None:
+        tensors = [tensor for tensor in (getattr(one, name) for one in several) if tensor is not None]
+        return torch.cat(tensors) if tensors else None
+
+    return Content(**{field.name: of(field.name) for field in fields(Content)})  # type: ignore[arg-type]
+
+
+def chunks(altered: list[Altered], elements: list[int]) -> Iterator[list[Altered]]:
+    """Runs of parts that are small enough together; a part that is not is measured alone."""
+    some: list[Altered] = []
+    total = 0
+    for one, size in zip(altered, elements, strict=True):
+        if some and total + size > AT_ONCE:
+            yield some
+            some, total = [], 0
+        some.append(one)
+        total += size
+    if some:
+        yield some

@@ -1,0 +1,185 @@
+"""Which faults must an oracle see? Named alterations of right gradients, each with the bug that it stands for."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
+from gradcheck_cli.records.verdict import Outcome
+
+# value: in a result; delivery: in where it is put and what is said of it; unseen: in what the oracle is shown.
+Kind = Literal["value", "delivery", "unseen"]
+
+MODES = ("fast", "all", "none")
+LADDER = (1, 2, 3, 4, 8, 32, 256)
+
+WRONG = (Outcome.INEXACT, Outcome.INACCURATE)
+# What lacks all of a gradient may leave a main_grad as it was.
+GONE = (*WRONG, Outcome.MISSING)
+POISONED = (*WRONG, Outcome.NONFINITE)
+NONFINITE = (Outcome.NONFINITE,)
+MISSING = (Outcome.MISSING,)
+MISPLACED = (Outcome.MISPLACED,)
+PROTOCOL = (Outcome.PROTOCOL,)
+
+PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
+ROWS: tuple[Role, ...] = ("fprop", "dgrad")
+PARAMETERS: tuple[Role, ...] = ("wgrad", "bgrad")
+W: tuple[Role, ...] = ("wgrad",)
+
+
+class Fault(Record, frozen=True, kw_only=True):
+    """One way to be wrong; applied to one role it is a mutant, and an api of the provider `faults`."""
+
+    name: str
+    kind: Kind = "value"
+    roles: tuple[Role, ...]
+    cites: str  # a publicly reported bug by its group and number, or a false pass by its number
+    deserves: tuple[Outcome, ...]  # any of these is a kill
+    fast: tuple[Role, ...] = ()  # the roles with which it is in the default subset
+    fills: tuple[Fill, ...] = FILLS  # in which it must be seen: a tolerance hides what rounds like a right gradient
+    roundings: int = 0  # of a ladder's step: its relative error in units of the dtype's roundoff
+    summary: str
+
+    @property
+    def required(self) -> bool:
+        """Whether a pass needs it to be seen; the steps of the ladder only tell from which size on errors are."""
+        return not self.roundings
+
+
+class Mutant(NamedTuple):
+    """A fault in one role."""
+
+    fault: Fault
+    role: Role
+
+    @property
+    def name(self) -> str:
+        """`wgrad_doubled`."""
+        return f"{self.role}_{self.fault.name}"
+
+
+def value(  # noqa: PLR0913  a row of the table
+    name: str,
+    roles: tuple[Role, ...],
+    cites: str,
+    summary: str,
+    deserves: tuple[Outcome, ...] = WRONG,
+    *,
+    fast: tuple[Role, ...] = (),
+    fills: tuple[Fill, ...] = FILLS,
+) -> Fault:
+    """A fault in a result."""
+    return Fault(name=name, roles=roles, cites=cites, summary=summary, deserves=deserves, fast=fast, fills=fills)
+
+
+def delivery(  # noqa: PLR0913  a row of the table
+    name: str,
+    roles: tuple[Role, ...],
+    cites: str,
+    summary: str,
+    deserves: tuple[Outcome, ...],
+    *,
+    fast: tuple[Role, ...] = (),
+) -> Fault:
+    """A fault in where a gradient is put."""
+    return Fault(name=name, kind="delivery", roles=roles, cites=cites, summary=summary, deserves=deserves, fast=fast)
+
+
+def ladder(roundings: int) -> Fault:
+    """A gradient that is too large by so many roundings of its dtype."""
+    return Fault(
+        name=f"epsilon_{roundings}",
+        roles=ROLES,
+        cites="false pass 9",
+        deserves=WRONG,
+        roundings=roundings,
+        summary=f"times 1 + {roundings} unit roundoffs of the dtype",
+    )
+
+
+FAULTS: tuple[Fault, ...] = (
+    value("zeroed", ROLES, "F8", "all zero", GONE, fast=("bgrad",)),
+    value("doubled", ROLES, "J3", "twice as large", fast=W),
+    value("halved", ROLES, "J5", "half as large: divided by a world size too many"),
+    value("scaled_down", ROLES, "F1", "times 2^-7: exponents read in another format"),
+    value("one_percent", ROLES, "F3", "times 1.01 in one expert", fast=W),
+    value("one_ulp", ROLES, "false pass 17", "one element off by one unit in the last place", fills=("exact",)),
+    *(ladder(roundings) for roundings in LADDER),
+    value("token_dropped", ROLES, "G5", "without the last token of an expert", GONE, fast=W),
+    value("tail_missing", PRODUCTS, "G4", "without the last eighth of the contraction", GONE, fast=("fprop",)),
+    value("experts_swapped", ROLES, "K4", "two experts in each other's place", GONE),
+    value("other_weight", ROWS, "F4", "computed with another expert's weight", fast=("dgrad",)),
+    value("rows_rolled", PRODUCTS, "false pass 14", "every row one further", fast=("dgrad",)),
+    value("row_repeated", PRODUCTS, "false pass 14", "the last row holds the one before it"),
+    value("rows_into_first", ROWS, "I5", "every row stored into the first one"),
+    value("block_transposed", W, "G1", "a square block transposed"),
+    value("memory_transposed", W, "I3", "its memory read in the order of the transposed shape"),
+    value("tokens_misaligned", W, "false pass 14", "grad_output one token further than x", fast=W),
+    value("garbage_in_empty", PARAMETERS, "C1", "1e-3 in an expert without tokens", fast=W),
+    value("nan_in_empty", PARAMETERS, "C8", "NaN in an expert without tokens", NONFINITE),
+    value("nan", ROLES, "C3", "one element NaN", NONFINITE, fast=("dgrad",)),
+    value("inf", ROLES, "C4", "one element infinite", NONFINITE),
+    value("uninitialised_71", ROLES, "C2", "the last quarter never written: bytes 0x71", POISONED),
+    value("uninitialised_ff", ROLES, "C9", "the last quarter never written: bytes 0xFF", POISONED),
+    value("stale", ROLES, "B5", "the result of an earlier microbatch", GONE),
+    value("bias_missing", ("fprop",), "H4", "without its bias", fast=("fprop",)),
+    value("bias_twice", ("fprop",), "H4", "with its bias added twice"),
+    value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
+    value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=("exact", "range")),
+    value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first"),
+    delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
+    delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
+    delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),
+    delivery("untouched_flag_set", W, "A3", "main_grad holds its prefill, and the flag says that it was added to", MISSING),
+    delivery("in_grad", W, "E8", "in .grad instead of main_grad", MISPLACED),
+    delivery("in_main_grad", W, "B9", "in main_grad instead of .grad", MISPLACED),
+    delivery("in_both", W, "B9", "in main_grad as well as in .grad", (Outcome.UNEXPECTED,)),
+    delivery("flag_not_set", W, "E1", "added to main_grad, and the flag does not say so", PROTOCOL, fast=W),
+    delivery("flag_set", W, "E8", "in .grad, and the flag says that main_grad has it", PROTOCOL),
+    delivery("dummy_shape", W, "E2", "a dummy in .grad that has not the parameter's shape", PROTOCOL),
+    delivery("main_grad_replaced", W, "E14", "another tensor is main_grad", (Outcome.PROTOCOL, Outcome.UNEXPECTED)),
+    delivery("overwritten", W, "B4", "main_grad holds the last microbatch alone, without its prefill", WRONG),
+    delivery("last_only", PARAMETERS, "B4", "earlier microbatches lost", GONE, fast=W),
+    delivery("first_only", PARAMETERS, "A9", "later microbatches lost", GONE),
+    delivery("prefill_lost", W, "B8", "main_grad without what it held before", WRONG),
+    delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", WRONG),
+    delivery("accumulated_in_bf16", PARAMETERS, "B7", "the buffer rounded to bf16 after each microbatch", WRONG),
+    delivery("other_dtype", PARAMETERS, "E13", "in a buffer of another dtype", PROTOCOL),
+    delivery("other_shape", PARAMETERS, "false pass 3", "in a buffer of another shape", PROTOCOL),
+    Fault(
+        name="unobserved",
+        kind="unseen",
+        roles=ROLES,
+        cites="false pass 6",
+        deserves=(Outcome.UNTESTED,),
+        fast=("fprop",),
+        summary="nothing was seen of it",
+    ),
+)  # fmt: skip
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for fault in FAULTS for mutant in (Mutant(fault, role) for role in fault.roles)
+}
+
+# Ways in which a case does not come to its end; apis of the provider `faults` as well.
+ENDINGS: dict[str, str] = {
+    "segfault": "reads address 0",
+    "abort": "calls abort()",
+    "hang": "never returns",
+    "silent_exit": "ends the process with exit code 0, without a word",
+    "out_of_memory": "asks for more memory than there is",
+    "raises": "raises in its forward",
+    "poisoned_context": "fails an assertion on the CUDA device, after which no call of the process succeeds",
+}
+
+# Whatever a layer can do wrong; what is not shown to the oracle is no layer's fault.
+APIS: tuple[str, ...] = (*(name for name, one in MUTANTS.items() if one.fault.kind != "unseen"), *ENDINGS)
+
+
+def needed(mode: str) -> list[str]:
+    """The names of the mutants that a mode of MODES asks for."""
+    if mode == "none":
+        return []
+    return [name for name, one in MUTANTS.items() if mode == "all" or one.role in one.fault.fast]
