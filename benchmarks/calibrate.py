@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gradcheck_cli import pipeline, plugins
-from gradcheck_cli.judge.conclude import buffers, conclude
+from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.judge.slots import buffers
 from gradcheck_cli.records.base import Record, from_json, to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment

@@ -166,6 +166,18 @@ def doctor(device: DeviceOption = "") -> None:
 
 
 @app.command()
+def selftest(
+    matrix: MatrixOption = "core",
+    provider: Annotated[str, option("--provider", "The layer that is right.")] = "torch",
+    device: DeviceOption = "",
+) -> None:
+    """Every fault against the oracle: what is seen, what is not, and the smallest error that is."""
+    from gradcheck_cli import selftest as own
+
+    raise typer.Exit(own.selftest(matrix, provider, device))
+
+
+@app.command()
 def report(folder: RunArgument, formats: FormatOption = ["table"]) -> None:  # noqa: B006
     """Render a finished run again, in any format."""
     from gradcheck_cli import pipeline

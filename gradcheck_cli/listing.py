@@ -36,6 +36,11 @@ def plugins_in_words() -> list[str]:
             f"  {candidate.name}  {candidate.summary} ({origin})",
             f"    api={'|'.join(candidate.apis)}; here: {here}",
         ]
+    for candidate in plugins.ON_PURPOSE.values():
+        lines += [
+            f"  {candidate.name}  {candidate.summary} (built in; only where it is asked for)",
+            f"    {len(candidate.apis)} apis: gradcheck list --provider {candidate.name} --matrix smoke",
+        ]
     lines += [f"  closed: {why}" for why in plugins.broken().values()]
     lines += ["executors", "  local  one long-lived worker process per device (built in)"]
     lines += ["reporters (--format)", f"  {', '.join(FORMATS)} (built in); journal and observations are always written"]

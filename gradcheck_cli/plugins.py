@@ -8,11 +8,20 @@ from importlib import metadata
 from typing import Any
 
 from gradcheck_cli.errors import HarnessError, UsageError
-from gradcheck_cli.records import case
+from gradcheck_cli.records import battery, case
 from gradcheck_cli.records.candidate import Candidate
 
 GROUP = "gradcheck.providers"
 _PROVIDERS = "gradcheck_cli.compute.providers"
+
+# For small cases: threads would wait for each other longer than they compute. One that the user sets wins.
+# glibc gives large blocks back at once and faults new ones in page by page: more than half of a large case's
+# time. Kept, they also come back as they were left, and not zeroed.
+_TORCH_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+}
 
 BUILT_IN = {
     "te": Candidate(
@@ -32,14 +41,19 @@ BUILT_IN = {
         summary="plain torch: torch.nn.functional.grouped_mm, or F.linear per expert (loop)",
         apis={"grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build", "loop": f"{_PROVIDERS}.torch_loop:build"},
         distribution="torch",
-        # Cases are small: threads would wait for each other longer than they compute. One that the user sets wins.
-        # glibc gives large blocks back at once and faults new ones in page by page: more than half of a large case's
-        # time. Kept, they also come back as they were left, and not zeroed.
-        environment={
-            "OMP_NUM_THREADS": "1",
-            "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-            "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
-        },
+        environment=_TORCH_ENVIRONMENT,
+        main_grad_written_by="hook",
+    ),
+}
+
+# Wrong on purpose, and so on trial only where they are asked for by name: no matrix and no list of candidates has them.
+ON_PURPOSE = {
+    "faults": Candidate(
+        name="faults",
+        summary="the torch loop with one fault, its api: each must be judged red",
+        apis=dict.fromkeys(battery.APIS, f"{_PROVIDERS}.faults:build"),
+        distribution="torch",
+        environment=_TORCH_ENVIRONMENT,
         main_grad_written_by="hook",
     ),
 }
@@ -59,6 +73,8 @@ def broken() -> dict[str, str]:
 
 def candidate(name: str) -> Candidate:
     """One provider by name; UsageError lists those there are, HarnessError says what is wrong with a plug-in."""
+    if name in ON_PURPOSE:
+        return ON_PURPOSE[name]
     known = candidates()
     if name not in known and name in broken():
         raise HarnessError(broken()[name])
@@ -78,7 +94,7 @@ def target(name: str, api: str) -> str:
 def axis_value(name: str, value: Any) -> Any:
     """An axis value in its own type; as provider and api only what answers here. ValueError says what is allowed."""
     # Plug-ins are looked for only where no built-in answers: scanning the entry points of a large environment is slow.
-    if name in ("provider", "api") and value not in _names(name, BUILT_IN):
+    if name in ("provider", "api") and value not in _names(name, BUILT_IN | ON_PURPOSE):
         known = _names(name, candidates())
         if value not in known:
             raise ValueError(f"{name}={value}: expected {' or '.join(known)}")
@@ -110,7 +126,7 @@ def _from_entry_point(entry: metadata.EntryPoint) -> Candidate | str:
         return f"{where} cannot be imported: {type(error).__name__}: {error}"
     if not isinstance(found, Candidate):
         return f"{where} is a {type(found).__name__}; expected a gradcheck_cli.records.candidate.Candidate"
-    if entry.name in BUILT_IN or found.name != entry.name:
+    if entry.name in BUILT_IN | ON_PURPOSE or found.name != entry.name:
         return f"{where} names its candidate {found.name!r}; expected the name of the entry point, and no built-in one"
     wrong = [name for name in (found.name, *found.apis) if not re.fullmatch(case.NAME, name)]
     if wrong:

@@ -26,7 +26,7 @@ def test_the_version_is_printed() -> None:
 
 def test_the_commands_are_those_that_work_and_no_others() -> None:
     names = {command.name or str(getattr(command.callback, "__name__", "")) for command in cli.app.registered_commands}
-    assert names == {"run", "list", "show", "providers", "doctor", "report", "judge"}
+    assert names == {"run", "list", "show", "providers", "doctor", "report", "judge", "selftest"}
 
 
 def test_help_begins_with_the_question_that_is_answered() -> None:

@@ -20,6 +20,10 @@ LARGEST = {"bf16": 2, "fp16": 8, "fp32": 64}
 # Range fill: the mean of sum |a||b| is this many times the largest exact integer, so that most results need rounding,
 # and far enough from fp16's largest number and from 2^24, up to which an fp32 accumulator is exact in any order.
 PAST_EXACT = 8
+# fp32 holds all that is accumulated in fp32: there the sums stay as much below 2^24, from operands that TF32 holds, so
+# that whatever else lies on the way, in bf16 or fp16, has to round.
+SHORT_OF_EXACT = 1 / 8
+LARGEST_OPERAND = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -103,20 +107,23 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     """Which integers a fill draws for a case.
 
     exact: every partial and stored result is an integer that the dtype holds; the mean stays a third below that.
-    range: results cross what the dtype holds and round. With mean magnitudes x, w, g the three sums have means K x w,
-    N w g and T x g; setting all three to B gives x^2 = B N / (K T), w^2 = B T / (K N), g^2 = B K / (N T).
+    range: results cross what the dtype holds and round; in fp32, what any narrower one holds. With mean magnitudes
+    x, w, g the three sums have means K x w, N w g and T x g; setting all three to B gives x^2 = B N / (K T),
+    w^2 = B T / (K N), g^2 = B K / (N T).
     """
     exact: int = FORMATS[case.dtype].largest_exact_integer
     if fill == "exact":
         return Integers(dict.fromkeys(TENSORS, LARGEST[case.dtype]), exact / 3, prefill_from=0)
-    budget, k, n, t = PAST_EXACT * exact, case.in_features, case.out_features, busiest(case) or 1
+    past = PAST_EXACT if case.dtype != "fp32" else SHORT_OF_EXACT
+    budget, k, n, t = past * exact, case.in_features, case.out_features, busiest(case) or 1
     means = {
         "x": math.sqrt(budget * n / (k * t)),
         "weight": math.sqrt(budget * t / (k * n)),
         "grad_output": math.sqrt(budget * k / (n * t)),
     }
-    largest = {name: min(max(round(2 * mean - 1), 1), exact // 2) for name, mean in means.items()}
-    return Integers(largest | {"bias": largest["x"]}, budget, prefill_from=exact)
+    held = min(exact // 2, LARGEST_OPERAND)
+    largest = {name: min(max(round(2 * mean - 1), 1), held) for name, mean in means.items()}
+    return Integers(largest | {"bias": largest["x"]}, budget, prefill_from=min(exact, 2 * LARGEST_OPERAND))
 
 
 def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: int) -> Draw:

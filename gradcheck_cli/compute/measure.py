@@ -53,10 +53,7 @@ def measure(
         for name, content in contents.items()
     }
     residuals = residual_per_expert(joined, contents, rows)
-    added = delivered(contents).reshape(joined.shape)
-    counted = torch.stack([(~joined.isfinite()).double().sum(1), (added != 0).double().sum(1)])
-    counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
-    same = uniform_per_expert(added, rows)
+    facts = facts_per_expert(joined, delivered(contents).reshape(joined.shape), rows)
     measured = []
     for i, bare in enumerate(seen):
         held = {name: per_expert[i] for name, per_expert in deviations.items()}
@@ -66,9 +63,19 @@ def measure(
             continue
         if explain and not any(holds(one, lambda_) for one in held.values()):
             distances |= explain(i, parts[i])
-        facts = {"nonfinite": int(counts[i][0]), "nonzero_expected": int(counts[i][1]), "uniform": same[i]}
-        measured.append(msgspec.structs.replace(bare, **facts, contents=held, residuals=distances))
+        measured.append(msgspec.structs.replace(bare, **facts[i], contents=held, residuals=distances))
     return measured
+
+
+def facts_per_expert(found: torch.Tensor, added: torch.Tensor, rows: list[int]) -> list[dict[str, int | bool]]:
+    """How much of what was found is not finite, and what there was to see: how much that is not zero or not alike."""
+    counted = torch.stack([(~found.isfinite()).double().sum(1), (added != 0).double().sum(1)])
+    counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
+    same = uniform_per_expert(added, rows)
+    return [
+        {"nonfinite": int(count[0]), "nonzero_expected": int(count[1]), "uniform": alike}
+        for count, alike in zip(counts, same, strict=True)
+    ]
 
 
 def holds(deviation: Deviation, lambda_: float) -> bool:

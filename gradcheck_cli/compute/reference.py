@@ -108,13 +108,12 @@ def _argument(
     if fill == "exact":
         holds = largest <= exact and in_main_grad <= FP32.largest_exact_integer
         return float(exact), "" if holds else f"{said}, and {case.dtype} holds integers up to {exact} exactly"
-    limit = min(ACCUMULATED_EXACTLY, stored.largest)
-    if stored.precision >= FP32.precision:
-        return limit, f"{case.dtype} holds all that is accumulated in fp32: exact data reaches as far"
+    whole = stored.precision >= FP32.precision  # then everything that is accumulated is held as well
+    limit = float(exact) if whole else min(ACCUMULATED_EXACTLY, stored.largest)
     if max(largest, in_main_grad) > limit:
         return limit, f"{said}; expected {limit:.7g} at most"
     values = [role.value for seen in roles for name, role in seen.items() if name != "bgrad"]
-    crossed = any(bool((value.to(DTYPES[case.dtype]).double() != value).any()) for value in values)
+    crossed = whole or any(bool((value.to(DTYPES[case.dtype]).double() != value).any()) for value in values)
     return limit, "" if crossed else f"no result is past {exact}, up to which {case.dtype} holds integers exactly"
 
 

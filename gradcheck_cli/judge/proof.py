@@ -28,7 +28,10 @@ def proved(verdict: Verdict, case: Case, observation: Observation, judge: Judge)
         return verdict
     asked = [MUTANTS[name] for name in observation.mutants if name in MUTANTS]
     wanted = expected(case)
-    outcomes = {mutant: set(_outcomes(mutant, wanted, observation, judge)) for mutant in asked}
+    outcomes = {
+        mutant: {o for channel in observation.channels for o in outcomes_in(channel, mutant, wanted, judge)}
+        for mutant in asked
+    }
     applied = [mutant for mutant, seen in outcomes.items() if seen]
     killed = [mutant for mutant in applied if outcomes[mutant] & set(mutant.fault.deserves)]
     survived = [mutant for mutant in applied if mutant not in killed]
@@ -75,22 +78,21 @@ def _finding(survived: list[Mutant]) -> Finding:
     )
 
 
-def _outcomes(mutant: Mutant, wanted: list[Expected], observation: Observation, judge: Judge) -> Iterator[Outcome]:
-    """All that is concluded of a mutant's slots, in every channel to which it could be applied."""
-    for channel in observation.channels:
-        for phase in channel.phases:
-            if phase.mutant != mutant.name:
-                continue
-            altered = as_if_found(channel, phase, mutant)
-            experts = {slot.expert for slot in phase.slots}
-            for one in wanted:
-                there = (one.role, one.microbatch, one.phase) == (mutant.role, phase.microbatch, phase.phase)
-                if there and (not experts or one.expert in experts):
-                    yield from (judgement.outcome for judgement in judge(one, altered))
+def outcomes_in(channel: ChannelSeen, mutant: Mutant, wanted: list[Expected], judge: Judge) -> Iterator[Outcome]:
+    """All that is concluded of a mutant's slots in one channel; nothing where it could not be applied."""
+    for phase in channel.phases:
+        if phase.mutant != mutant.name:
+            continue
+        altered = as_if_found(channel, phase, mutant)
+        experts = {slot.expert for slot in phase.slots}
+        for one in wanted:
+            there = (one.role, one.microbatch, one.phase) == (mutant.role, phase.microbatch, phase.phase)
+            if there and (not experts or one.expert in experts):
+                yield from (judgement.outcome for judgement in judge(one, altered))
 
 
 def as_if_found(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen:
-    """The channel in which a mutant's slots take the place of those that were found; all of its role, if it has none."""
+    """The channel with a mutant's slots in the place of those found; where it has none, all of its role are gone."""
 
     def key(slot: SlotSeen) -> tuple[int, str]:
         return slot.expert, slot.buffer

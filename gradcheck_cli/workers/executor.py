@@ -132,7 +132,7 @@ class LocalExecutor:
         began = time.monotonic()
         worker.send(job)
         try:
-            message = worker.hear(self.timeout + own_seconds(job.case))
+            message = worker.hear(self.timeout + own_seconds(job.case, len(job.mutants)))
         except TimeoutError:
             return self._lost(worker, job, "timed_out", time.monotonic() - began)
         except EOFError:
@@ -172,14 +172,20 @@ def _as_error(message: Stopped) -> GradcheckError:
     return (UsageError if message.exit_code == UsageError.exit_code else HarnessError)(message.text)
 
 
-def own_seconds(case: Case) -> float:
+def own_seconds(case: Case, mutants: int = 0) -> float:
     """What gradcheck's own work on a case may take: reference and comparison, a microsecond an element and channel.
 
-    Measured: 25 s on one core of a CPU for 2048 x 2048 x 4 experts x 2 microbatches x 2 channels, 67 million elements.
+    Measured: 25 s on one core of a CPU for 2048 x 2048 x 4 experts x 2 microbatches x 2 channels, 67 million elements;
+    with 142 mutants a case of the core matrix takes four times as long.
     """
     weights = case.num_gemms * case.in_features * case.out_features
     features = case.in_features + case.out_features
-    return 1e-6 * len(FILLS) * sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))
+    return (
+        (1 + mutants / 40)
+        * 1e-6
+        * len(FILLS)
+        * sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))
+    )
 
 
 def _own_failure(job: Job, found: str) -> HarnessError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -54,8 +55,9 @@ class Scene:
         return g.new_ones(1, len(g)), g
 
 
-def busiest(case: Case, microbatch: int) -> list[int]:
+@lru_cache(maxsize=64)
+def busiest(case: Case, microbatch: int) -> tuple[int, ...]:
     """All experts: first those with tokens in this microbatch, of these first the one with most over all."""
     now = case.splits(microbatch)
     over_all = [sum(case.splits(k)[i] for k in range(case.microbatches)) for i in range(case.num_gemms)]
-    return sorted(range(case.num_gemms), key=lambda i: (not now[i], -over_all[i]))
+    return tuple(sorted(range(case.num_gemms), key=lambda i: (not now[i], -over_all[i])))

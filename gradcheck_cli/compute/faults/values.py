@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -15,8 +15,17 @@ from gradcheck_cli.records.battery import LADDER
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import POISON_BYTES
 
-# The scene, an expert, another one, and the expert's right contribution: what it becomes.
-Alter = Callable[[Scene, int, int, torch.Tensor], torch.Tensor]
+
+class At(NamedTuple):
+    """One expert's right contribution, which a fault may write, and the number of another expert."""
+
+    scene: Scene
+    expert: int
+    other: int
+    part: torch.Tensor
+
+
+Alter = Callable[[At], torch.Tensor]
 
 GARBAGE = 1e-3
 BLOCK = 16
@@ -41,27 +50,25 @@ class Value:
             pairs = []
         else:
             pairs = [(first, other), (other, first)][: 2 if self.where == "pair" else 1]
-        return {
-            i: self.alter(scene, i, j, scene.parts[i].clone(memory_format=torch.contiguous_format)) for i, j in pairs
-        }
+        return {i: self.alter(At(scene, i, j, scene.parts[i].contiguous().clone())) for i, j in pairs}
 
 
 def scaled(factor: float) -> Value:
     """Times a number."""
-    return Value(lambda scene, i, j, part: part * factor)
+    return Value(lambda at: at.part * factor)
 
 
 def one_roundoff(roundings: int) -> Value:
     """Times 1 + so many unit roundoffs of the dtype."""
-    return Value(lambda scene, i, j, part: part * (1 + roundings * FORMATS[scene.case.dtype].unit_roundoff))
+    return Value(lambda at: at.part * (1 + roundings * FORMATS[at.scene.case.dtype].unit_roundoff))
 
 
 def one_element(number: float) -> Value:
     """One element of the last row."""
 
-    def alter(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
-        part.view(-1)[-min(3, part.numel()) :][:1] = number
-        return part
+    def alter(at: At) -> torch.Tensor:
+        at.part.view(-1)[-min(3, at.part.numel()) :][:1] = number
+        return at.part
 
     return Value(alter)
 
@@ -69,115 +76,115 @@ def one_element(number: float) -> Value:
 def uninitialised(byte: int) -> Value:
     """The last quarter of the elements are these bytes."""
 
-    def alter(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
-        dtype = DTYPES[scene.case.dtype]
-        pattern = torch.full((dtype.itemsize,), byte, dtype=torch.uint8, device=part.device).view(dtype)
-        part.view(-1)[-max(1, part.numel() // 4) :] = pattern.double()
-        return part
+    def alter(at: At) -> torch.Tensor:
+        dtype = DTYPES[at.scene.case.dtype]
+        pattern = torch.full((dtype.itemsize,), byte, dtype=torch.uint8, device=at.part.device).view(dtype)
+        at.part.view(-1)[-max(1, at.part.numel() // 4) :] = pattern.double()
+        return at.part
 
     return Value(alter)
 
 
-def one_ulp(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def one_ulp(at: At) -> torch.Tensor:
     """The largest element of what is stored, one unit in the last place larger."""
-    held = scene.stored[i]
+    held = at.scene.stored[at.expert]
     if held is None:
-        return part
+        return at.part
     largest = held.reshape(-1)[held.abs().reshape(-1).argmax()].reshape(1)
     larger = (largest.view(WORDS[held.element_size()]) + 1).view(held.dtype)
-    part.view(-1)[held.abs().reshape(-1).argmax()] += (larger.double() - largest.double())[0]
-    return part
+    at.part.view(-1)[held.abs().reshape(-1).argmax()] += (larger.double() - largest.double())[0]
+    return at.part
 
 
-def without_the_last_token(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def without_the_last_token(at: At) -> torch.Tensor:
     """A row less, or a row's share less."""
-    if scene.role in ("fprop", "dgrad"):
-        part[-1] = 0
-        return part
-    x, g = scene.rows(i)
-    return part - (torch.outer(g[-1], x[-1]) if scene.role == "wgrad" else g[-1])
+    if at.scene.role in ("fprop", "dgrad"):
+        at.part[-1] = 0
+        return at.part
+    x, g = at.scene.rows(at.expert)
+    return at.part - (torch.outer(g[-1], x[-1]) if at.scene.role == "wgrad" else g[-1])
 
 
-def without_the_tail(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def without_the_tail(at: At) -> torch.Tensor:
     """The last eighth of the contraction left out, at least one product of each sum."""
-    a, b = scene.factors(i)
+    a, b = at.scene.factors(at.expert)
     last = max(1, len(b) // 8)
-    return part - a[:, -last:] @ b[-last:]
+    return at.part - a[:, -last:] @ b[-last:]
 
 
-def swapped(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def swapped(at: At) -> torch.Tensor:
     """What belongs to another expert; of rows as many as both have."""
-    rows = min(len(part), len(scene.parts[j]))
-    part[:rows] = scene.parts[j][:rows]
-    return part
+    rows = min(len(at.part), len(at.scene.parts[at.other]))
+    at.part[:rows] = at.scene.parts[at.other][:rows]
+    return at.part
 
 
-def of_another_weight(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def of_another_weight(at: At) -> torch.Tensor:
     """Another expert's weight in the product."""
-    a, b = scene.factors(i)
-    return part + a @ (scene.factors(j)[1] - b)
+    a, b = at.scene.factors(at.expert)
+    return at.part + a @ (at.scene.factors(at.other)[1] - b)
 
 
-def last_row_repeated(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def last_row_repeated(at: At) -> torch.Tensor:
     """The last row as the one before it."""
-    part[-1] = part[max(0, len(part) - 2)]
-    return part
+    at.part[-1] = at.part[max(0, len(at.part) - 2)]
+    return at.part
 
 
-def into_the_first_row(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def into_the_first_row(at: At) -> torch.Tensor:
     """Every row written to the first place: the last one stays there, and the others hold nothing."""
-    altered = torch.zeros_like(part)
-    altered[0] = part[-1]
-    return altered if len(part) > 1 else part
+    altered = torch.zeros_like(at.part)
+    altered[0] = at.part[-1]
+    return altered if len(at.part) > 1 else at.part
 
 
-def block_transposed(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def block_transposed(at: At) -> torch.Tensor:
     """A square block in the corner."""
-    side = min(BLOCK, *part.shape)
-    part[:side, :side] = part[:side, :side].T.clone()
-    return part
+    side = min(BLOCK, *at.part.shape)
+    at.part[:side, :side] = at.part[:side, :side].T.clone()
+    return at.part
 
 
-def misaligned(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def misaligned(at: At) -> torch.Tensor:
     """Token t of grad_output with token t + 1 of x."""
-    x, g = scene.rows(i)
-    return part + (g.roll(1, 0) - g).T @ x
+    x, g = at.scene.rows(at.expert)
+    return at.part + (g.roll(1, 0) - g).T @ x
 
 
-def as_before(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def as_before(at: At) -> torch.Tensor:
     """The microbatch before this one; of rows as many as both have."""
-    if not scene.earlier:
-        return part
-    before = scene.earlier[-1][i]
-    rows = min(len(part), len(before))
-    part[:rows] = before[:rows]
-    return part
+    if not at.scene.earlier:
+        return at.part
+    before = at.scene.earlier[-1][at.expert]
+    rows = min(len(at.part), len(before))
+    at.part[:rows] = before[:rows]
+    return at.part
 
 
 def bias_times(factor: float) -> Value:
     """So many biases more."""
-    return Value(lambda scene, i, j, part: part if scene.bias is None else part + factor * scene.bias[i].double())
+    return Value(lambda at: at.part if at.scene.bias is None else at.part + factor * at.scene.bias[at.expert].double())
 
 
-def a_row_too_many(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def a_row_too_many(at: At) -> torch.Tensor:
     """A row that stands for the padding after an expert's own."""
-    return part + scene.rows(i)[1][0]
+    return at.part + at.scene.rows(at.expert)[1][0]
 
 
-def summed_in_bf16(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def summed_in_bf16(at: At) -> torch.Tensor:
     """Some partial sums, each rounded to bf16."""
-    a, b = scene.factors(i)
+    a, b = at.scene.factors(at.expert)
     size = -(-len(b) // PARTIAL_SUMS)
     running = torch.zeros_like(a[:, :1] @ b[:1])
     for some, others in zip(a.split(size, 1), b.split(size), strict=True):
         running = (running + some @ others).bfloat16().double()
-    return part + (running - a @ b).reshape(part.shape)
+    return at.part + (running - a @ b).reshape(at.part.shape)
 
 
-def operands_in_bf16(scene: Scene, i: int, j: int, part: torch.Tensor) -> torch.Tensor:
+def operands_in_bf16(at: At) -> torch.Tensor:
     """Both operands rounded before they are multiplied."""
-    a, b = scene.factors(i)
-    return part + (a.bfloat16().double() @ b.bfloat16().double() - a @ b)
+    a, b = at.scene.factors(at.expert)
+    return at.part + (a.bfloat16().double() @ b.bfloat16().double() - a @ b)
 
 
 VALUES: dict[str, Value] = {
@@ -192,14 +199,14 @@ VALUES: dict[str, Value] = {
     "tail_missing": Value(without_the_tail),
     "experts_swapped": Value(swapped, "pair"),
     "other_weight": Value(of_another_weight),
-    "rows_rolled": Value(lambda scene, i, j, part: part.roll(1, 0)),
+    "rows_rolled": Value(lambda at: at.part.roll(1, 0)),
     "row_repeated": Value(last_row_repeated),
     "rows_into_first": Value(into_the_first_row),
     "block_transposed": Value(block_transposed),
-    "memory_transposed": Value(lambda scene, i, j, part: part.reshape(part.T.shape).T),
+    "memory_transposed": Value(lambda at: at.part.reshape(at.part.T.shape).T),
     "tokens_misaligned": Value(misaligned),
-    "garbage_in_empty": Value(lambda scene, i, j, part: part + GARBAGE, "empty"),
-    "nan_in_empty": Value(lambda scene, i, j, part: part * torch.nan, "empty"),
+    "garbage_in_empty": Value(lambda at: at.part + GARBAGE, "empty"),
+    "nan_in_empty": Value(lambda at: at.part * torch.nan, "empty"),
     "nan": one_element(torch.nan),
     "inf": one_element(torch.inf),
     "uninitialised_71": uninitialised(POISON_BYTES["0x71"]),

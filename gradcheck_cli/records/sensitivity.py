@@ -1,0 +1,42 @@
+"""What does the oracle see? Counts of faults put in and seen, by channel, and the smallest errors that were seen."""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.dtype import DtypeName
+from gradcheck_cli.records.observation import Fill
+
+
+class Seen(Record, frozen=True, kw_only=True):
+    """How often one fault was put into what a right layer had done, and how often it was judged as it deserves."""
+
+    fault: str
+    cites: str
+    summary: str
+    killed: dict[Fill, int] = {}
+    of: dict[Fill, int] = {}
+
+
+class Smallest(Record, frozen=True, kw_only=True):
+    """Relative errors of one gradient, in unit roundoffs of the dtype, that were seen from there on: over all cases."""
+
+    dtype: DtypeName
+    fill: Fill
+    best: int  # in the case that saw the smallest
+    worst: int  # in the case that saw least
+    cases: int
+    blind: int = 0  # cases in which no step of the ladder was seen
+
+
+class Sensitivity(Record, frozen=True, kw_only=True):
+    """What a self-test found on one machine."""
+
+    cases: int
+    passed: int
+    killed: int
+    of: int
+    survived: list[str]  # "mutant in case"
+    seen: list[Seen]
+    smallest: list[Smallest]
+    endings: dict[str, str] = {}  # ending -> the outcome that it got
+    seconds: float = 0.0

@@ -1,0 +1,71 @@
+"""How is it told what the oracle sees? A table of faults against channels, and the smallest errors seen."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradcheck_cli.records.dtype import FORMATS
+from gradcheck_cli.records.observation import FILLS, Fill
+from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
+
+_NAMES = {"exact": "exact", "range": "range", "normal": "bounded"}
+_MOST_SURVIVORS = 10
+
+
+def show(found: Sensitivity, console: Console) -> None:
+    """Print it all; the last line says whether every required fault was seen."""
+    console.print(Text("Faults put into what a right layer has done, and seen, of those that change anything\n"))
+    console.print(_faults(found.seen))
+    console.print(Text("\nSmallest relative error of one gradient that is seen, in unit roundoffs of its dtype\n"))
+    console.print(_ladder(found.smallest))
+    console.print(Text("\nfirst the case that sees most, then the one that sees least"))
+    for survivor in found.survived[:_MOST_SURVIVORS]:
+        console.print(Text(f"NOT SEEN: {survivor}", style="bold red"), soft_wrap=True)
+    if found.passed < found.cases:
+        lost = found.cases - found.passed
+        told = f"{lost} of {found.cases} cases did not pass: `gradcheck run` with this matrix says why"
+        console.print(Text(told, style="bold red"))
+    every = not found.survived and found.passed == found.cases
+    told = f"{found.killed} of {found.of} faults seen in {found.cases} cases · {found.seconds:.1f} s"
+    console.print(Text(f"\n{told}", style="bold green" if every else "bold red"))
+
+
+def _faults(seen: list[Seen]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("fault", no_wrap=True)
+    for fill in FILLS:
+        table.add_column(_NAMES[fill], justify="right", no_wrap=True)
+    table.add_column("what is wrong")
+    table.add_column("stands for", style="dim")
+    for one in seen:
+        table.add_row(one.fault, *(_count(one, fill) for fill in FILLS), one.summary, one.cites)
+    return table
+
+
+def _count(one: Seen, fill: Fill) -> Text:
+    of = one.of.get(fill, 0)
+    if not of:
+        return Text("-", style="dim")
+    killed = one.killed.get(fill, 0)
+    return Text(f"{killed}/{of}", style="green" if killed == of else "" if killed else "yellow")
+
+
+def _ladder(smallest: list[Smallest]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("dtype")
+    table.add_column("roundoff", justify="right")
+    for fill in FILLS:
+        table.add_column(_NAMES[fill], justify="right")
+    for dtype in dict.fromkeys(one.dtype for one in smallest):
+        cells = {one.fill: _range(one) for one in smallest if one.dtype == dtype}
+        roundoff = f"{FORMATS[dtype].unit_roundoff:.1e}"
+        table.add_row(dtype, roundoff, *(cells.get(fill, Text("-", style="dim")) for fill in FILLS))
+    return table
+
+
+def _range(one: Smallest) -> Text:
+    told = f"{one.best}" if one.best == one.worst else f"{one.best} to {one.worst}"
+    return Text(f"{told}, none in {one.blind} of {one.cases} cases" if one.blind else told)

@@ -1,0 +1,86 @@
+"""Does the self-test see every fault, tell what it saw, and fail where one is not seen?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from commands import typed
+from in_process import CPU, engine
+
+from gradcheck_cli import pipeline
+from gradcheck_cli.judge import proof, slots
+from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.records.battery import FAULTS, LADDER, Mutant
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen
+from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
+from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reporters.console import open_console
+from gradcheck_cli.reporters.sensitivity import show
+from gradcheck_cli.selftest import Tally
+
+CASE = "torch:api=loop:fuse_wgrad_accumulation=1:m_splits=5,0,9:in_features=16:out_features=24"
+
+
+@pytest.fixture(scope="module")
+def seen() -> Observation:
+    job = pipeline.job(Case.parse(CASE), "all")
+    return engine(job.target).run(job)
+
+
+def told(seen: Observation) -> Sensitivity:
+    found = Tally()
+    found.add(Case.parse(CASE), seen, conclude(Case.parse(CASE), seen, CPU))
+    return found.told(1.0)
+
+
+def test_every_required_fault_is_seen_on_a_right_layer(seen: Observation) -> None:
+    found = told(seen)
+    assert (found.cases, found.passed, found.survived) == (1, 1, [])
+    assert found.killed == found.of > 80
+
+
+def test_every_fault_of_the_battery_has_its_line(seen: Observation) -> None:
+    assert [one.fault for one in told(seen).seen] == [fault.name for fault in FAULTS]
+
+
+def test_the_exact_channel_sees_one_roundoff_and_the_bounded_one_three_at_most(seen: Observation) -> None:
+    smallest = {one.fill: one.worst for one in told(seen).smallest}
+    assert (smallest["exact"], smallest["range"]) == (LADDER[0], LADDER[0])
+    assert smallest["normal"] <= 3
+
+
+def test_a_fault_that_the_judge_does_not_see_is_told(seen: Observation, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = next(judgement for _, _, judgement in slots.judge_slots(Case.parse(CASE), seen))
+    blind = {"wgrad_doubled", "fprop_nan"}
+    real = proof.as_if_found
+
+    def found_right(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen:
+        # The judge looks at what was found, and not at what the fault made of it.
+        return channel if mutant.name in blind else real(channel, mutated, mutant)
+
+    monkeypatch.setattr(proof, "as_if_found", found_right)
+    found = told(seen)
+    assert found.survived == [f"{name} in {CASE}" for name in ("wgrad_doubled", "fprop_nan")]
+    assert (right.outcome, found.passed) == (Outcome.PASSED, 0)
+
+
+def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Seen(fault="doubled", cites="J3", summary="twice as large", killed={"exact": 0}, of={"exact": 2})
+    blind = Smallest(dtype="bf16", fill="normal", best=1, worst=3, cases=4, blind=1)
+    show(
+        Sensitivity(cases=2, passed=1, killed=3, of=5, survived=["wgrad_doubled in X"], seen=[lost], smallest=[blind]),
+        open_console(),
+    )
+    printed = capsys.readouterr().out
+    for words in ("0/2", "NOT SEEN: wgrad_doubled in X", "1 of 2 cases did not pass", "3 of 5 faults seen in 2 cases"):
+        assert words in printed
+    assert "1 to 3, none in 1 of 4 cases" in printed
+
+
+def test_the_command_prints_the_table_and_succeeds() -> None:
+    done = typed("selftest", "--matrix", "smoke", "--device", "cpu")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"([0-9]+) of \1 faults seen in 8 cases", done.out)
+    assert [fault.name for fault in FAULTS if fault.name not in done.out] == []
