@@ -19,7 +19,7 @@ from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import FILLS, Fill, Observation
 from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
-from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.sensitivity import show
 from gradcheck_cli.workers.executor import LocalExecutor
@@ -41,7 +41,7 @@ def selftest(matrix: str, provider: str, asked_device: str) -> int:
             found.add(job.case, seen, conclude(job.case, seen, where[-1]))
     told = found.told(time.monotonic() - began)
     show(told, open_console())
-    return 0 if told.passed == told.cases and not told.survived else SURVIVED
+    return 0 if told.cases and told.passed == told.cases and not told.survived else SURVIVED
 
 
 class Tally:
@@ -73,11 +73,13 @@ class Tally:
 
     def told(self, seconds: float) -> Sensitivity:
         """All of it as a record."""
-        judged = [verdict for verdict in self.verdicts if verdict.outcome.executed]
+        executed = [verdict for verdict in self.verdicts if verdict.outcome.executed]
+        judged = [verdict for verdict in executed if verdict.outcome.gravity < Outcome.RAISED.gravity]
         proofs = [verdict.mutants for verdict in judged if verdict.mutants]
         return Sensitivity(
             cases=len(judged),
             passed=sum(verdict.outcome.green for verdict in judged),
+            ended_early=len(executed) - len(judged),
             killed=sum(one.killed for one in proofs),
             of=sum(one.of for one in proofs),
             survived=[

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from in_process import verdict
 
 from gradcheck_cli.judge.bounds import recognised
 from gradcheck_cli.judge.diagnosis import NAMES, diagnose
@@ -52,7 +55,7 @@ def test_no_content_is_named_that_is_too_far_away() -> None:
 
 
 def test_the_simplest_of_several_contents_is_named() -> None:
-    assert diagnose(slot({"sum": 1.0, "scaled=0": 0.0, "zero": 0.01}), "sum", "bf16", "normal") == "zero"
+    assert diagnose(slot({"sum": 1.0, "scaled=0": 0.01, "zero": 0.02}), "sum", "bf16", "normal") == "zero"
 
 
 def test_a_factor_of_nearly_one_explains_nothing() -> None:
@@ -81,3 +84,48 @@ def test_what_is_not_finite_is_not_explained_by_its_finite_part() -> None:
 
 def test_recognition_is_finer_where_the_dtype_is() -> None:
     assert recognised("fp32") < recognised("fp16") < recognised("bf16") < 0.05
+
+
+# A layer of the provider `faults` -> what its fault is called, and what else may be said of some of its slots.
+CALLED: dict[str, tuple[str, set[str]]] = {
+    "wgrad_doubled": ("doubled", set()),
+    "wgrad_halved": ("scaled by #", set()),
+    "dgrad_scaled_down": ("scaled by #", set()),
+    "wgrad_zeroed": ("untouched", set()),
+    "bgrad_zeroed": ("zero", set()),
+    "wgrad_token_dropped": ("last # of the contraction missing", set()),
+    "dgrad_token_dropped": ("token # of microbatch # missing", set()),
+    "fprop_tail_missing": ("last # of the contraction missing", set()),
+    "wgrad_experts_swapped": ("holds expert #", set()),
+    "dgrad_other_weight": ("holds expert #", set()),
+    "fprop_other_weight": ("holds expert #", set()),
+    "dgrad_rows_rolled": ("rows shifted by #", set()),
+    "wgrad_memory_transposed": ("transposed", set()),
+    "fprop_bias_missing": ("bias missing", set()),
+    "fprop_bias_twice": ("bias added twice", set()),
+    "fprop_uninitialised_71": ("uninitialised (#x#)", set()),
+    "fprop_summed_in_bf16": ("low-precision accumulation", set()),
+    "wgrad_accumulated_in_bf16": ("accumulated in bf#", set()),
+    "wgrad_prefill_lost": ("prefill lost", set()),
+    # After the first microbatch they are no fault yet, or look like a simpler one.
+    "wgrad_last_only:microbatches=2": ("last microbatch only", set()),
+    "wgrad_first_only:microbatches=2": ("first microbatch only", set()),
+    "wgrad_overwritten:microbatches=2": ("overwritten", {"prefill lost"}),
+    "wgrad_doubled_before_each:microbatches=2": ("buffer doubled before each microbatch", set()),
+    # Nothing that is known: one element, and a part of a matrix.
+    "wgrad_one_ulp": ("", set()),
+    "wgrad_block_transposed": ("", set()),
+    "dgrad_one_percent": ("", set()),
+}
+
+
+@pytest.mark.parametrize(("fault", "called"), tuple(CALLED.items()), ids=CALLED)
+def test_a_layer_with_a_fault_is_called_by_its_name_and_by_no_other(fault: str, called: tuple[str, set[str]]) -> None:
+    name, besides = called
+    api, _, more = fault.partition(":")
+    case = f"faults:api={api}:fuse_wgrad_accumulation=1:bias=1:m_splits=32,16,24:in_features=48:out_features=64"
+    found = verdict(f"{case}:{more or 'microbatches=1'}")
+    assert not found.outcome.green
+    told = {re.sub(r"-?[0-9]+(\.[0-9]+)?(e-[0-9]+)?", "#", one.diagnosis) for one in found.findings}
+    assert name in told
+    assert told - {name, ""} <= besides

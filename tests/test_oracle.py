@@ -8,10 +8,12 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import CPU, observed, verdict
+from in_process import CPU, engine, observed, verdict
 
+from gradcheck_cli import pipeline
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Observation, Role
 from gradcheck_cli.records.splits import FEWEST_EXPERTS
@@ -211,6 +213,16 @@ def cases(draw: st.DrawFn) -> str:
 def test_a_right_layer_passes_whatever_the_case(case: str) -> None:
     found = verdict(case)
     assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+@settings(deadline=None, max_examples=15)
+@given(cases())
+def test_no_fault_put_into_a_right_layer_passes_whatever_the_case(case: str) -> None:
+    job = pipeline.job(Case.parse(case), "all")
+    found = conclude(Case.parse(case), engine(job.target).run(job), CPU)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+    assert found.mutants is not None
+    assert [name for name in found.mutants.survived if MUTANTS[name].fault.required] == []
 
 
 @settings(deadline=None, max_examples=20)

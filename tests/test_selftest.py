@@ -66,6 +66,17 @@ def test_a_fault_that_the_judge_does_not_see_is_told(seen: Observation, monkeypa
     assert (right.outcome, found.passed) == (Outcome.PASSED, 0)
 
 
+def test_a_layer_that_raises_proves_nothing_and_is_told_apart() -> None:
+    # torch's grouped_mm takes no grad_output with strides of 0.
+    case = Case.parse("torch:api=grouped_mm:grad_output=expanded")
+    job = pipeline.job(case, "all")
+    raised = engine(job.target).run(job)
+    found = Tally()
+    found.add(case, raised, conclude(case, raised, CPU))
+    told = found.told(1.0)
+    assert (told.cases, told.passed, told.ended_early, told.of) == (0, 0, 1, 0)
+
+
 def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     lost = Seen(fault="doubled", cites="J3", summary="twice as large", killed={"exact": 0}, of={"exact": 2})
     blind = Smallest(dtype="bf16", fill="normal", best=1, worst=3, cases=4, blind=1)

@@ -90,6 +90,7 @@ class Hypotheses:
             yield "doubled before each", self.doubling(start, steps)
         if self.role == "wgrad":
             yield "transposed", start + right.T.reshape(right.shape)
+            yield "transposed=back", start + right.reshape(right.shape[::-1]).T
         if self.role == "fprop" and self.reference.inputs.bias is not None:
             bias = self.reference.inputs.bias[expert].double()
             yield "bias missing", right - bias
@@ -100,8 +101,8 @@ class Hypotheses:
         return list(accumulate(steps, lambda sum_, step: (sum_ + step).bfloat16().double(), initial=start))[-1]
 
     def doubling(self, start: torch.Tensor, steps: list[torch.Tensor]) -> torch.Tensor:
-        """The buffer added to itself before each microbatch after the first."""
-        return list(accumulate(steps[1:], lambda sum_, step: 2 * sum_ + step, initial=start + steps[0]))[-1]
+        """The buffer added to itself before each microbatch."""
+        return list(accumulate(steps, lambda sum_, step: 2 * sum_ + step, initial=start))[-1]
 
     def shifted(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """Rows moved by a few, around the end."""
@@ -125,7 +126,9 @@ class Hypotheses:
     def shortened(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The last few products of each sum left out, in the last microbatch or in all of them."""
         start, right, inputs = self.start(expert), self.of(expert), self.reference.inputs
-        for tail in TAILS:
+        terms = {"fprop": self.case.in_features, "dgrad": self.case.out_features}
+        whole = terms.get(self.role, self.case.splits(self.k)[expert])
+        for tail in sorted({*TAILS, *(whole // parts for parts in (2, 4, 8) if whole >= parts)}):
             missing = torch.zeros_like(right)
             for k in [self.k] if self.role in ("fprop", "dgrad") else range(self.k + 1):
                 parts = microbatch_of_expert(self.case, inputs, k, expert, only_last=tail)

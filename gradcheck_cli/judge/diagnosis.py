@@ -48,6 +48,9 @@ def diagnose(slot: SlotSeen, content: str, dtype: str, fill: Fill) -> str:
     if not held:
         return ""
     order = list(NAMES)
+    # What is nearly zero is near to zero and to a small factor: a hypothesis far behind the nearest is none.
+    nearest = min(slot.residuals[name] for name in held)
+    held = [name for name in held if slot.residuals[name] <= NEARER * nearest]
     return _in_words(min(held, key=lambda name: order.index(_family(name))), dtype)
 
 

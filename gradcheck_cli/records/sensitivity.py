@@ -31,8 +31,9 @@ class Smallest(Record, frozen=True, kw_only=True):
 class Sensitivity(Record, frozen=True, kw_only=True):
     """What a self-test found on one machine."""
 
-    cases: int
+    cases: int  # that came to their end
     passed: int
+    ended_early: int = 0  # the layer raised, or its process died: there was nothing to put a fault into
     killed: int
     of: int
     survived: list[str]  # "mutant in case"

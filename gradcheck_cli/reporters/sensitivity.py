@@ -28,7 +28,10 @@ def show(found: Sensitivity, console: Console) -> None:
         lost = found.cases - found.passed
         told = f"{lost} of {found.cases} cases did not pass: `gradcheck run` with this matrix says why"
         console.print(Text(told, style="bold red"))
-    every = not found.survived and found.passed == found.cases
+    if found.ended_early:
+        told = f"{found.ended_early} more cases ended before a fault could be put into them, by the layer's own failure"
+        console.print(Text(told))
+    every = found.cases > 0 and not found.survived and found.passed == found.cases
     told = f"{found.killed} of {found.of} faults seen in {found.cases} cases · {found.seconds:.1f} s"
     console.print(Text(f"\n{told}", style="bold green" if every else "bold red"))
 
