@@ -40,7 +40,7 @@ class Fault(Record, frozen=True, kw_only=True):
     name: str
     kind: Kind = "value"
     roles: tuple[Role, ...]
-    cites: str  # a publicly reported bug by its group and number, or a false pass by its number
+    cites: str  # a public bug as CONTRIBUTING.md lists them, or a false pass by its number
     deserves: tuple[Outcome, ...]  # any of these is a kill
     fast: tuple[Role, ...] = ()  # the roles with which it is in the default subset
     fills: tuple[Fill, ...] = FILLS  # in which it must be seen: a tolerance hides what rounds like a right gradient
