@@ -1,125 +1,80 @@
-"""Would gradcheck see a wrong gradient on this machine? Every fault against every channel, on a layer that is right."""
+"""Would gradcheck see a wrong gradient on this machine? Every fault against every channel, and every way to end."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 from gradcheck_cli import installed, pipeline, selection
 from gradcheck_cli.judge.conclude import conclude
-from gradcheck_cli.judge.contract import expected
-from gradcheck_cli.judge.proof import outcomes_in
-from gradcheck_cli.judge.slots import judge_slot
-from gradcheck_cli.records.battery import FAULTS, MUTANTS, Mutant
+from gradcheck_cli.judge.sensitivity import Tally
+from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.observation import FILLS, Fill, Observation
-from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
-from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.records.sensitivity import Ended
+from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.console import open_console
+from gradcheck_cli.reporters.formats import progress
+from gradcheck_cli.reporters.protocol import Reporter
 from gradcheck_cli.reporters.sensitivity import show
 from gradcheck_cli.workers.executor import LocalExecutor
 
 SURVIVED = 3  # the harness itself failed
+HANGS_FOR = 10.0  # seconds; a small case takes a tenth of one
+SMALL = "in_features=16:out_features=24"
 
 
 def selftest(matrix: str, provider: str, asked_device: str) -> int:
-    """Run the matrix with all mutants, print what was seen, and return 0 where every required fault was, else 3."""
-    selected = selection.select(selection.Asked(matrix=matrix, provider=[provider]))
+    """Run the matrix with all mutants and each ending, tell what was seen; 0 where all that is required was, else 3."""
+    asked = selection.Asked(matrix=matrix, provider=[provider])
+    selected = selection.select(asked)
     device = installed.device(asked_device)
     installed.require(selected.candidates, device)
-    found = Tally()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as logs, LocalExecutor(device=device, log_dir=Path(logs)) as executor:
-        where = [Environment()]
-        jobs = [pipeline.job(case, "all") for case in selected.cases]
-        for job, seen in executor.run(jobs, lambda _: None, where.append):
-            found.add(job.case, seen, conclude(job.case, seen, where[-1]))
-    told = found.told(time.monotonic() - began)
-    show(told, open_console())
-    return 0 if told.cases and told.passed == told.cases and not told.survived else SURVIVED
+    console, began = open_console(), time.monotonic()
+    options = pipeline.RunOptions(mutants="all")
+    run = pipeline.opening(asked, selected, options, pipeline.Typed(), datetime.now(timezone.utc))
+    reporter = progress(console)
+    try:
+        with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryDirectory() as other_logs:
+            reporter.opened(run, [str(case) for case in selected.cases])
+            found = faults_seen(selected.cases, device, Path(logs), reporter)
+            endings = list(endings_seen(device, Path(other_logs), reporter))
+    finally:
+        reporter.stop()
+    told = found.told(endings, time.monotonic() - began)
+    show(told, console)
+    return 0 if told.sees else SURVIVED
 
 
-class Tally:
-    """What was put in and what was seen, case by case."""
+def faults_seen(cases: Sequence[Case], device: str, logs: Path, reporter: Reporter) -> Tally:
+    """Each case with all mutants of what it left."""
+    found, where = Tally(), [Environment()]
 
-    def __init__(self) -> None:
-        self.verdicts: list[Verdict] = []
-        self.of: Counter[tuple[str, Fill]] = Counter()
-        self.killed: Counter[tuple[str, Fill]] = Counter()
-        self.rungs: dict[
-            tuple[DtypeName, Fill], list[int]
-        ] = {}  # (dtype, fill) -> smallest seen of each case, 0 for none
+    def ready(environment: Environment) -> None:
+        where.append(environment)
+        reporter.environment(environment)
 
-    def add(self, case: Case, seen: Observation, verdict: Verdict) -> None:
-        """Count one case; what did not run has nothing to be altered."""
-        self.verdicts.append(verdict)
-        for channel in seen.channels:
-            ladder: list[int] = []
-            climbed = False
-            for mutant, killed in _tried(case, seen, channel.fill):
-                name = (mutant.fault.name, channel.fill)
-                self.of[name] += 1
-                self.killed[name] += killed
-                climbed = climbed or bool(mutant.fault.roundings)
-                if killed and mutant.fault.roundings:
-                    ladder.append(mutant.fault.roundings)
-            if climbed:
-                self.rungs.setdefault((case.dtype, channel.fill), []).append(min(ladder, default=0))
-
-    def told(self, seconds: float) -> Sensitivity:
-        """All of it as a record."""
-        executed = [verdict for verdict in self.verdicts if verdict.outcome.executed]
-        judged = [verdict for verdict in executed if verdict.outcome.gravity < Outcome.RAISED.gravity]
-        proofs = [verdict.mutants for verdict in judged if verdict.mutants]
-        return Sensitivity(
-            cases=len(judged),
-            passed=sum(verdict.outcome.green for verdict in judged),
-            ended_early=len(executed) - len(judged),
-            killed=sum(one.killed for one in proofs),
-            of=sum(one.of for one in proofs),
-            survived=[
-                f"{name} in {verdict.case}"
-                for verdict in judged
-                for name in (verdict.mutants.survived if verdict.mutants else [])
-                if MUTANTS[name].fault.required
-            ],
-            seen=[
-                Seen(
-                    fault=fault.name,
-                    cites=fault.cites,
-                    summary=fault.summary,
-                    killed={fill: self.killed[fault.name, fill] for fill in FILLS if self.of[fault.name, fill]},
-                    of={fill: self.of[fault.name, fill] for fill in FILLS if self.of[fault.name, fill]},
-                )
-                for fault in FAULTS
-            ],
-            smallest=[_smallest(dtype, fill, found) for (dtype, fill), found in sorted(self.rungs.items())],
-            seconds=seconds,
-        )
+    with LocalExecutor(device=device, log_dir=logs) as executor:
+        jobs = [pipeline.job(case, "all") for case in cases]
+        for job, seen in executor.run(jobs, lambda job: reporter.started(job.case), ready):
+            verdict = conclude(job.case, seen, where[-1])
+            found.add(job.case, seen, verdict)
+            reporter.finished(verdict)
+    return found
 
 
-def _tried(case: Case, seen: Observation, fill: Fill) -> Iterator[tuple[Mutant, bool]]:
-    """Each mutant that could be applied in a channel, and whether it got an outcome that it deserves."""
-    channel = next(channel for channel in seen.channels if channel.fill == fill)
-    wanted = expected(case)
-    for name in dict.fromkeys(phase.mutant for phase in channel.phases if phase.mutant):
-        mutant = MUTANTS[name]
-        outcomes = set(outcomes_in(channel, mutant, wanted, lambda slot, altered: judge_slot(case, slot, altered)))
-        yield mutant, bool(outcomes & set(mutant.fault.deserves))
-
-
-def _smallest(dtype: DtypeName, fill: Fill, found: list[int]) -> Smallest:
-    seen = [rung for rung in found if rung]
-    return Smallest(
-        dtype=dtype,
-        fill=fill,
-        best=min(seen, default=0),
-        worst=max(seen, default=0),
-        cases=len(found),
-        blind=len(found) - len(seen),
-    )
+def endings_seen(device: str, logs: Path, reporter: Reporter) -> Iterator[Ended]:
+    """A layer that ends in each of the ways that this device has, and after each of them one that is right."""
+    endings = {name: one for name, one in ENDINGS.items() if device.startswith("cuda") or not one.needs_cuda}
+    right = Case.parse(f"torch:api=loop:{SMALL}")
+    cases = [case for name in endings for case in (Case.parse(f"faults:api={name}:{SMALL}"), right)]
+    outcomes: list[Outcome] = []
+    with LocalExecutor(device=device, log_dir=logs, timeout=HANGS_FOR) as executor:
+        jobs = [pipeline.job(case) for case in cases]
+        for job, seen in executor.run(jobs, lambda job: reporter.started(job.case), lambda _: None):
+            outcomes.append(conclude(job.case, seen, Environment()).outcome)
+    for (name, ending), outcome, after in zip(endings.items(), outcomes[::2], outcomes[1::2], strict=True):
+        yield Ended(ending=name, summary=ending.summary, deserves=ending.deserves, outcome=outcome, after=after)

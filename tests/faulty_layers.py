@@ -309,7 +309,11 @@ def _one_expert_scaled(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor
 
 
 def _off_by_one(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tensor:
-    tensor[(4, 1, 2)[-tensor.dim() :] if tensor.dim() == 3 else (-1, 2)] += 1
+    at = (4, 1, 2)[-tensor.dim() :] if tensor.dim() == 3 else (-1, 2)
+    before = tensor[at].clone()
+    tensor[at] += 1
+    if tensor[at] == before:  # where the next number that the dtype holds is further away
+        tensor[at] = torch.nextafter(before, before.new_tensor(torch.inf))
     return tensor
 
 

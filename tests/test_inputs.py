@@ -9,7 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.compute.inputs import LARGEST, Inputs, densities, draw, integers_of, prefill, signature
+from gradcheck_cli.compute.inputs import (
+    LARGEST,
+    LONG_IN_ONE_SUM,
+    Inputs,
+    densities,
+    draw,
+    integers_of,
+    long,
+    prefill,
+    signature,
+)
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import compute, prepare
 from gradcheck_cli.records.case import Case
@@ -184,3 +194,24 @@ def test_however_thin_the_data_no_token_and_no_row_of_a_weight_is_invisible(fill
 def test_tokens_that_are_near_to_each_other_are_marked_in_different_columns(rows: int, columns: int) -> None:
     marked = signature("x", (rows, columns)).int().argmax(1)
     assert all(marked[i] != marked[i + 1] for i in range(rows - 1) if columns > 1 and (i + 1) % columns)
+
+
+@given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3))
+def test_no_product_has_two_long_operands(tokens: int, k: int, n: int, experts: int) -> None:
+    x, g, w = (
+        long("x", (tokens, k)).int(),
+        long("grad_output", (tokens, n)).int(),
+        long("weight", (experts, n, k)).int(),
+    )
+    assert (g.T @ x).sum() == 0
+    assert (x @ w[0].T).sum() == 0
+    most = max(int(tensor.sum(0).max()) for tensor in (x, g) if tensor.numel()) if tokens else 0
+    assert most <= LONG_IN_ONE_SUM
+    assert int(x.sum()) == min(len(range(0, tokens, 2)), LONG_IN_ONE_SUM * ((k + 1) // 2))
+
+
+@pytest.mark.parametrize("dtype", ("fp16", "fp32"))
+def test_some_operands_of_the_range_probe_are_longer_than_bf16(dtype: str) -> None:
+    inputs = of(f"{SMALL}:dtype={dtype}", "range")
+    for tensor in (inputs.x[0], inputs.grad_output[0]):
+        assert (tensor.bfloat16().double() != tensor.double()).any()

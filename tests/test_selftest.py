@@ -11,14 +11,14 @@ from in_process import CPU, engine
 from gradcheck_cli import pipeline
 from gradcheck_cli.judge import proof, slots
 from gradcheck_cli.judge.conclude import conclude
-from gradcheck_cli.records.battery import FAULTS, LADDER, Mutant
+from gradcheck_cli.judge.sensitivity import Tally
+from gradcheck_cli.records.battery import ENDINGS, FAULTS, LADDER, Mutant
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen
-from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
+from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.sensitivity import show
-from gradcheck_cli.selftest import Tally
 
 CASE = "torch:api=loop:fuse_wgrad_accumulation=1:m_splits=5,0,9:in_features=16:out_features=24"
 
@@ -32,7 +32,7 @@ def seen() -> Observation:
 def told(seen: Observation) -> Sensitivity:
     found = Tally()
     found.add(Case.parse(CASE), seen, conclude(Case.parse(CASE), seen, CPU))
-    return found.told(1.0)
+    return found.told([], 1.0)
 
 
 def test_every_required_fault_is_seen_on_a_right_layer(seen: Observation) -> None:
@@ -73,7 +73,7 @@ def test_a_layer_that_raises_proves_nothing_and_is_told_apart() -> None:
     raised = engine(job.target).run(job)
     found = Tally()
     found.add(case, raised, conclude(case, raised, CPU))
-    told = found.told(1.0)
+    told = found.told([], 1.0)
     assert (told.cases, told.passed, told.ended_early, told.of) == (0, 0, 1, 0)
 
 
@@ -93,5 +93,27 @@ def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) ->
 def test_the_command_prints_the_table_and_succeeds() -> None:
     done = typed("selftest", "--matrix", "smoke", "--device", "cpu")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"([0-9]+) of \1 faults seen in 8 cases", done.out)
+    assert re.search(r"([0-9]+) of \1 faults seen in 8 cases · 6 of 6 endings told", done.out)
+    told = [line.split()[:4] for line in done.out.splitlines() if line.strip().startswith(tuple(ENDINGS))]
+    assert told == [[name, one.deserves, one.deserves, "PASSED"] for name, one in ENDINGS.items() if not one.needs_cuda]
+    assert "not here: poisoned_context" in done.out
     assert [fault.name for fault in FAULTS if fault.name not in done.out] == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after"),
+    ((Outcome.PASSED, Outcome.PASSED), (Outcome.CRASHED, Outcome.RAISED)),
+    ids=("unseen", "spread"),
+)
+def test_an_ending_that_is_not_told_or_spreads_fails_the_self_test(
+    seen: Observation, outcome: Outcome, after: Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(seen).sees
+    right = Ended(ending="raises", summary="", deserves=Outcome.RAISED, outcome=Outcome.RAISED, after=Outcome.PASSED)
+    wrong = Ended(ending="abort", summary="", deserves=Outcome.CRASHED, outcome=outcome, after=after)
+    found = Tally()
+    found.add(Case.parse(CASE), seen, conclude(Case.parse(CASE), seen, CPU))
+    assert found.told([right], 1.0).sees
+    assert not found.told([right, wrong], 1.0).sees
+    show(found.told([right, wrong], 1.0), open_console())
+    assert "1 of 2 endings told" in capsys.readouterr().out

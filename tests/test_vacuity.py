@@ -129,10 +129,19 @@ def test_a_real_main_grad_is_looked_at_for_what_was_added_to_it() -> None:
     assert verdict(str(Case.parse(case)), only="exact").roles["wgrad"] is Outcome.VACUOUS
 
 
-@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
-def test_a_uniform_grad_output_passes_with_its_note(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "unrounded"), (("bf16", ()), ("fp16", ("dgrad", "wgrad")), ("fp32", ())))
+def test_a_uniform_grad_output_passes_with_its_notes(dtype: str, unrounded: tuple[str, ...]) -> None:
     found = verdict(str(Case.parse(f"torch:api=loop:bias=1:grad_output=expanded:dtype={dtype}")))
-    assert (found.outcome, len(found.notes)) == (Outcome.PASSED, 1)
+    assert found.outcome is Outcome.PASSED
+    uniform, *others = found.notes
+    assert uniform.startswith("grad_output=expanded is the same everywhere")
+    assert [note.split()[3] for note in others] == list(unrounded)
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
+@pytest.mark.parametrize("shape", ("m_splits=uneven", "m_splits=hot", "m_splits=3,0,1", "in_features=7:out_features=2"))
+def test_the_range_probe_makes_every_product_round(dtype: str, shape: str) -> None:
+    assert verdict(str(Case.parse(f"torch:api=loop:{shape}:dtype={dtype}")), only="range").notes == []
 
 
 def test_thin_exact_data_of_an_expert_beside_a_crowd_leaves_its_wgrad_to_random_data() -> None:

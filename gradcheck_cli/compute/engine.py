@@ -101,6 +101,7 @@ class Engine:
             inapplicable=reference.inapplicable,
             largest_scale=reference.largest_scale,
             limit=reference.limit,
+            unrounded=list(reference.unrounded),
             poison=POISON[fill] if poisoned else "",
             phases=phases,
         )

@@ -12,7 +12,7 @@ import torch
 
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.dtype import FORMATS
+from gradcheck_cli.records.dtype import BF16, FORMATS
 from gradcheck_cli.records.observation import Fill
 
 # Exact fill: integers of magnitude 1 to this. Larger ones tell more faults apart, smaller ones need less thinning.
@@ -23,7 +23,15 @@ PAST_EXACT = 8
 # fp32 holds all that is accumulated in fp32: there the sums stay as much below 2^24, from operands that TF32 holds, so
 # that whatever else lies on the way, in bf16 or fp16, has to round.
 SHORT_OF_EXACT = 1 / 8
+# Range fill: sums stay this far below 2^24, so that whatever fp32 accumulates, in any order and from any number of
+# parts, is an exact integer; the tensor cores of Hopper keep at least this many bits when they align their products.
+ACCUMULATED_EXACTLY = 2.0**20
 LARGEST_OPERAND = 1 << 10
+# Range fill: a few operands that bf16 does not hold, odd integers of nine bits, where the dtype does: a path that
+# rounds its operands is seen whatever else the data is. Beside them fp16 leaves room for the others up to this.
+LONG = (257, 320)
+LARGEST_BESIDE_LONG = 64
+LONG_IN_ONE_SUM = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Integers:
     largest: dict[str, int]
     budget: float
     prefill_from: int  # added to the magnitudes of the prefill
+    long: tuple[str, ...] = ()  # the tensors of which a few elements are `LONG`, at the places of `long`
 
 
 @dataclass(frozen=True)
@@ -111,19 +120,24 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     x, w, g the three sums have means K x w, N w g and T x g; setting all three to B gives x^2 = B N / (K T),
     w^2 = B T / (K N), g^2 = B K / (N T).
     """
-    exact: int = FORMATS[case.dtype].largest_exact_integer
+    stored = FORMATS[case.dtype]
+    exact: int = stored.largest_exact_integer
     if fill == "exact":
         return Integers(dict.fromkeys(TENSORS, LARGEST[case.dtype]), exact / 3, prefill_from=0)
     past = PAST_EXACT if case.dtype != "fp32" else SHORT_OF_EXACT
     budget, k, n, t = past * exact, case.in_features, case.out_features, busiest(case) or 1
-    means = {
-        "x": math.sqrt(budget * n / (k * t)),
-        "weight": math.sqrt(budget * t / (k * n)),
-        "grad_output": math.sqrt(budget * k / (n * t)),
-    }
-    held = min(exact // 2, LARGEST_OPERAND)
+    expanded = case.grad_output == "expanded"
+    if expanded:  # all of grad_output is 1: sums over it cross by the size of the other operand alone
+        budget = max(budget, min(ACCUMULATED_EXACTLY, stored.largest) / 4)
+        means = {"x": max(budget / t, 3 * exact / math.sqrt(t)), "weight": max(budget / n, 3 * exact / math.sqrt(n))}
+    else:
+        means = {"x": math.sqrt(budget * n / (k * t)), "weight": math.sqrt(budget * t / (k * n))}
+    means["grad_output"] = math.sqrt(budget * k / (n * t))
+    # In any product at least one operand may be long: of x and grad_output, or where one is 1, of x and weight.
+    long = ("x", "weight" if expanded else "grad_output") if stored.precision > BF16.precision else ()
+    held = LARGEST_BESIDE_LONG if case.dtype == "fp16" else min(exact // 2, LARGEST_OPERAND)
     largest = {name: min(max(round(2 * mean - 1), 1), held) for name, mean in means.items()}
-    return Integers(largest | {"bias": largest["x"]}, budget, prefill_from=min(exact, 2 * LARGEST_OPERAND))
+    return Integers(largest | {"bias": largest["x"]}, budget, min(exact, 2 * LARGEST_OPERAND), long)
 
 
 def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: int) -> Draw:
@@ -140,6 +154,10 @@ def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: 
         sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
         kept = torch.rand(shape, generator=generator, **_PLAIN) < density.get(name, 1.0)
         kept |= signature(name, shape)
+        if name in drawn.long:
+            at = long(name, shape)
+            longer = torch.randint(LONG[0] // 2, LONG[1] // 2, shape, generator=generator, device="cpu") * 2 + 1
+            magnitude, kept = torch.where(at, longer, magnitude), kept | at
         return (magnitude * sign * kept).float()
 
     return one
@@ -160,6 +178,21 @@ def signature(name: str, shape: tuple[int, ...]) -> torch.Tensor:
             marked[i, rows, (rows + i) % shape[-1]] = True
     else:
         marked[rows, (rows + rows // shape[-1]) % shape[-1]] = True
+    return marked
+
+
+def long(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Where an operand is longer than bf16: one in every other row, few in one sum, and no two of them in one product.
+
+    x: even tokens, even columns. grad_output: odd tokens. weight: odd columns.
+    """
+    marked = torch.zeros(shape, dtype=torch.bool, device="cpu")
+    columns = shape[-1] if name == "grad_output" else (shape[-1] + (name == "x")) // 2
+    if not columns:
+        return marked
+    rows = torch.arange(shape[-2], device="cpu")[int(name == "grad_output") :: 2][: LONG_IN_ONE_SUM * columns]
+    at = rows // 2 % columns
+    marked[..., rows, at if name == "grad_output" else 2 * at + (name == "weight")] = True
     return marked
 
 

@@ -10,16 +10,14 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from gradcheck_cli.compute.inputs import Inputs, draw
+from gradcheck_cli.compute.inputs import ACCUMULATED_EXACTLY, Inputs, draw
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
 
 THINNINGS = 6
-# Range fill: sums stay this far below 2^24, so that whatever fp32 accumulates, in any order and from any number of
-# parts, is an exact integer; the tensor cores of Hopper keep at least this many bits when they align their products.
-ACCUMULATED_EXACTLY = 2.0**20
+PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
 
 
@@ -37,7 +35,8 @@ class Reference:
 
     `roles[k]` holds microbatch k's fprop (T, N), dgrad (T, K), wgrad (G, N, K) and, with a bias, bgrad (G, N).
     `largest_scale` bounds every partial result in any order of summation; `limit` is what the fill allows it to be.
-    `inapplicable` says why the fill's argument does not hold for the data drawn, "" where it does.
+    `inapplicable` says why the fill's argument does not hold for the data drawn, "" where it does; `unrounded` are the
+    roles of which on range data no value needs a rounding.
     """
 
     fill: Fill
@@ -46,6 +45,7 @@ class Reference:
     largest_scale: float
     limit: float
     inapplicable: str
+    unrounded: tuple[Role, ...] = ()
 
 
 def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
@@ -93,7 +93,7 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     largest = max((float(scale.max()) for scale in stored + summed if scale.numel()), default=0.0)
     in_main_grad = float((summed[0] + inputs.prefill.abs()).max())
     limit, why = _argument(case, fill, roles, largest, in_main_grad)
-    return Reference(fill, inputs, roles, largest, limit, why)
+    return Reference(fill, inputs, roles, largest, limit, why, unrounded(case, roles) if fill == "range" else ())
 
 
 def _argument(
@@ -112,9 +112,18 @@ def _argument(
     limit = float(exact) if whole else min(ACCUMULATED_EXACTLY, stored.largest)
     if max(largest, in_main_grad) > limit:
         return limit, f"{said}; expected {limit:.7g} at most"
-    values = [role.value for seen in roles for name, role in seen.items() if name != "bgrad"]
-    crossed = whole or any(bool((value.to(DTYPES[case.dtype]).double() != value).any()) for value in values)
+    crossed = whole or len(unrounded(case, roles)) < len(PRODUCTS)
     return limit, "" if crossed else f"no result is past {exact}, up to which {case.dtype} holds integers exactly"
+
+
+def unrounded(case: Case, roles: tuple[dict[Role, Exact], ...]) -> tuple[Role, ...]:
+    """The products of which every value is one that the dtype holds; in fp32, one that fp16 or TF32 would hold."""
+    narrow = DTYPES["fp16" if case.dtype == "fp32" else case.dtype]
+    return tuple(
+        name
+        for name in PRODUCTS
+        if all(torch.equal(seen[name].value.to(narrow).double(), seen[name].value) for seen in roles)
+    )
 
 
 def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:

@@ -81,19 +81,24 @@ def _verdict(
         margins=worst,
         effective=observation.effective,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
-        notes=_cannot_see(case),
+        notes=_cannot_see(case, observation),
         seconds=observation.seconds,
     )
 
 
-def _cannot_see(case: Case) -> list[str]:
+def _cannot_see(case: Case, observation: Observation) -> list[str]:
     """What this case's own data makes invisible."""
+    hidden = [
+        f"range data: no {role} of this case needs a rounding: where a path rounds it too often is invisible"
+        for channel in observation.channels
+        for role in (channel.unrounded if any(case.splits()) and not channel.inapplicable else ())
+    ]
     if case.grad_output != "expanded":
-        return []
-    hidden = "rows that change places in a wgrad are"
+        return hidden
+    alike = "rows that change places in a wgrad are"
     if case.bias:
-        hidden = "rows that change places in a wgrad, and elements in a bgrad, are"
-    return [f"grad_output=expanded is the same everywhere: {hidden} invisible to this case"]
+        alike = "rows that change places in a wgrad, and elements in a bgrad, are"
+    return [f"grad_output=expanded is the same everywhere: {alike} invisible to this case", *hidden]
 
 
 def untested(case: Case, why: str = "expected the case to run; the run ended before it") -> Verdict:

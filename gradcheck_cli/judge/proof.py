@@ -43,10 +43,7 @@ def proved(verdict: Verdict, case: Case, observation: Observation, judge: Judge)
         survived=[mutant.name for mutant in survived],
         smallest_epsilon=min(seen_from) * FORMATS[case.dtype].unit_roundoff if seen_from else None,
     )
-    # A step of the ladder that is not seen is a measure, and no fault.
-    hidden = [one for one in survived if not one.fault.required and not one.fault.roundings]
-    notes = [*verdict.notes, *(f"this case's data does not show {one.name} ({one.fault.summary})" for one in hidden)]
-    told = msgspec.structs.replace(verdict, mutants=counted, notes=notes)
+    told = msgspec.structs.replace(verdict, mutants=counted)
     return _vacuous(told, [one for one in survived if one.fault.required])
 
 

@@ -44,9 +44,13 @@ class Fault(Record, frozen=True, kw_only=True):
     deserves: tuple[Outcome, ...]  # any of these is a kill
     fast: tuple[Role, ...] = ()  # the roles with which it is in the default subset
     fills: tuple[Fill, ...] = FILLS  # in which it must be seen: a tolerance hides what rounds like a right gradient
-    required: bool = True  # a pass needs it to be seen; of others it is told from which size on they are
     roundings: int = 0  # of a ladder's step: its relative error in units of the dtype's roundoff
     summary: str
+
+    @property
+    def required(self) -> bool:
+        """Whether a pass needs it to be seen; of a ladder it is told from which step on it is, as a measure."""
+        return not self.roundings
 
 
 class Mutant(NamedTuple):
@@ -97,7 +101,6 @@ def ladder(roundings: int) -> Fault:
         roles=ROLES,
         cites="false pass 9",
         deserves=WRONG,
-        required=False,
         roundings=roundings,
         summary=f"times 1 + {roundings} unit roundoffs of the dtype",
     )
@@ -132,14 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     value("bias_twice", ("fprop",), "H4", "with its bias added twice"),
     value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
     value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=INTEGERS),
-    Fault(
-        name="operands_in_bf16",
-        roles=PRODUCTS,
-        cites="F11",
-        deserves=WRONG,
-        required=False,  # integers of the exact data are bf16, and the bound of a long sum may be wider
-        summary="operands rounded to bf16 first",
-    ),
+    value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
     delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
     delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
     delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),
@@ -174,15 +170,27 @@ MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for fault in FAULTS for mutant in (Mutant(fault, role) for role in fault.roles)
 }
 
-# Ways in which a case does not come to its end; apis of the provider `faults` as well.
-ENDINGS: dict[str, str] = {
-    "segfault": "reads address 0",
-    "abort": "calls abort()",
-    "hang": "never returns",
-    "silent_exit": "ends the process with exit code 0, without a word",
-    "out_of_memory": "asks for more memory than there is",
-    "raises": "raises in its forward",
-    "poisoned_context": "fails an assertion on the CUDA device, after which no call of the process succeeds",
+
+class Ending(NamedTuple):
+    """A way in which a case does not come to its end; an api of the provider `faults` as well."""
+
+    summary: str
+    deserves: Outcome
+    needs_cuda: bool = False
+
+
+ENDINGS: dict[str, Ending] = {
+    "segfault": Ending("reads address 0", Outcome.CRASHED),
+    "abort": Ending("calls abort()", Outcome.CRASHED),
+    "hang": Ending("never returns", Outcome.TIMED_OUT),
+    "silent_exit": Ending("ends the process with exit code 0, without a word", Outcome.CRASHED),
+    "out_of_memory": Ending("asks for more memory than there is", Outcome.RAISED),
+    "raises": Ending("raises in its forward", Outcome.RAISED),
+    "poisoned_context": Ending(
+        "fails an assertion on the CUDA device, after which no call of the process succeeds",
+        Outcome.RAISED,
+        needs_cuda=True,
+    ),
 }
 
 # Whatever a layer can do wrong; what is not shown to the oracle is no layer's fault.

@@ -79,6 +79,7 @@ class ChannelSeen(Record, frozen=True, kw_only=True):
     inapplicable: str = ""  # why the channel's argument does not hold for the data drawn; then it was not run
     largest_scale: float = 0.0  # largest sum |a||b|, prefill included, over everything stored
     limit: float = 0.0  # exact: integers up to this are held exactly; normal: the dtype's largest number
+    unrounded: list[Role] = []  # range: the products whose every value is one that a narrower dtype holds too
     poison: str = ""  # what memory that nobody should read was filled with: 0xFF, 0x71, stale; "" where it was not
     phases: list[PhaseSeen] = []
 

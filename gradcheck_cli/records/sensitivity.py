@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import Fill
+from gradcheck_cli.records.verdict import Outcome
 
 
 class Seen(Record, frozen=True, kw_only=True):
@@ -28,6 +29,21 @@ class Smallest(Record, frozen=True, kw_only=True):
     blind: int = 0  # cases in which no step of the ladder was seen
 
 
+class Ended(Record, frozen=True, kw_only=True):
+    """What became of a layer that does not come back, and of a right one that was asked for next."""
+
+    ending: str
+    summary: str
+    deserves: Outcome
+    outcome: Outcome
+    after: Outcome  # of the right layer
+
+    @property
+    def seen(self) -> bool:
+        """Whether it was told for what it is, and nobody else suffered from it."""
+        return self.outcome is self.deserves and self.after is Outcome.PASSED
+
+
 class Sensitivity(Record, frozen=True, kw_only=True):
     """What a self-test found on one machine."""
 
@@ -39,5 +55,11 @@ class Sensitivity(Record, frozen=True, kw_only=True):
     survived: list[str]  # "mutant in case"
     seen: list[Seen]
     smallest: list[Smallest]
-    endings: dict[str, str] = {}  # ending -> the outcome that it got
+    endings: list[Ended] = []
     seconds: float = 0.0
+
+    @property
+    def sees(self) -> bool:
+        """Whether a green run on this machine means something: every case passed, every required fault was seen."""
+        every = self.cases > 0 and self.passed == self.cases and not self.survived
+        return every and all(one.seen for one in self.endings)

@@ -36,11 +36,14 @@ def of_run(formats: Sequence[str], folder: Path, console: Console, *, quiet: boo
     """Everyone who is told of a run: journal, observations, JSON, CSV and table always, the rest where asked for."""
     wanted = dict.fromkeys([*_ALWAYS, *_known(formats)])
     views = [FileReporter(folder / _VIEWS[name][0], _VIEWS[name][1]) for name in wanted if name != _TABLE]
-    loud = BarReporter(console) if console.is_terminal else PlainReporter(console)
+    loud = [] if quiet else [progress(console)]
     # The table last: it lists the files that are there.
-    return Everyone(
-        [Journal(folder), Observations(folder), *views], [*([] if quiet else [loud]), ConsoleReporter(console, folder)]
-    )
+    return Everyone([Journal(folder), Observations(folder), *views], [*loud, ConsoleReporter(console, folder)])
+
+
+def progress(console: Console) -> Reporter:
+    """How far a run is, in the form that suits what it is printed on."""
+    return BarReporter(console) if console.is_terminal else PlainReporter(console)
 
 
 def render(report: Report, formats: Sequence[str], folder: Path, console: Console) -> None:

@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import FILLS, Fill
-from gradcheck_cli.records.sensitivity import Seen, Sensitivity, Smallest
+from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 
 _NAMES = {"exact": "exact", "range": "range", "normal": "bounded"}
 _MOST_SURVIVORS = 10
@@ -22,6 +23,11 @@ def show(found: Sensitivity, console: Console) -> None:
     console.print(Text("\nSmallest relative error of one gradient that is seen, in unit roundoffs of its dtype\n"))
     console.print(_ladder(found.smallest))
     console.print(Text("\nfirst the case that sees most, then the one that sees least"))
+    if found.endings:
+        console.print(Text("\nA layer that does not come back, and a right one that is asked for next\n"))
+        console.print(_endings(found.endings))
+        for name in ENDINGS.keys() - {one.ending for one in found.endings}:
+            console.print(Text(f"not here: {name}, which {ENDINGS[name].summary}", style="dim"), soft_wrap=True)
     for survivor in found.survived[:_MOST_SURVIVORS]:
         console.print(Text(f"NOT SEEN: {survivor}", style="bold red"), soft_wrap=True)
     if found.passed < found.cases:
@@ -31,9 +37,10 @@ def show(found: Sensitivity, console: Console) -> None:
     if found.ended_early:
         told = f"{found.ended_early} more cases ended before a fault could be put into them, by the layer's own failure"
         console.print(Text(told))
-    every = found.cases > 0 and not found.survived and found.passed == found.cases
-    told = f"{found.killed} of {found.of} faults seen in {found.cases} cases · {found.seconds:.1f} s"
-    console.print(Text(f"\n{told}", style="bold green" if every else "bold red"))
+    ended = sum(one.seen for one in found.endings)
+    faults = f"{found.killed} of {found.of} faults seen in {found.cases} cases"
+    told = f"{faults} · {ended} of {len(found.endings)} endings told · {found.seconds:.1f} s"
+    console.print(Text(f"\n{told}", style="bold green" if found.sees else "bold red"))
 
 
 def _faults(seen: list[Seen]) -> Table:
@@ -54,6 +61,18 @@ def _count(one: Seen, fill: Fill) -> Text:
         return Text("-", style="dim")
     killed = one.killed.get(fill, 0)
     return Text(f"{killed}/{of}", style="green" if killed == of else "" if killed else "yellow")
+
+
+def _endings(endings: list[Ended]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("ending", "expected", "found", "next"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("what it does")
+    for one in endings:
+        colour = "green" if one.seen else "bold red"
+        found, after = (Text(outcome.value, style=colour) for outcome in (one.outcome, one.after))
+        table.add_row(one.ending, one.deserves.value, found, after, one.summary)
+    return table
 
 
 def _ladder(smallest: list[Smallest]) -> Table:
