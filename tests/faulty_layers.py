@@ -608,3 +608,25 @@ def one_weight_lost(case: Case, device: torch.device) -> FaultyLayer:
 
 def weights_not_to_be_read(case: Case, device: torch.device) -> FaultyLayer:
     return ShyLayer(case, device, Fault())
+
+
+LOOKED_AT: list[tuple[str, set[int]]] = []
+
+
+class Reader(LoopLayer):
+    """The right layer, which looks at a block of no result's size in each stage of its life."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        _look("build")
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        _look("forward")
+        y = super().forward(x, m_splits)
+        y.register_hook(lambda _: _look("backward"))
+        return y
+
+
+def _look(stage: str) -> None:
+    LOOKED_AT.append((stage, set(torch.empty(12347, dtype=torch.uint8)[64:].tolist())))

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import torch
 from commands import variables
+from faulty_layers import LOOKED_AT
 from in_process import CPU, engine, seen_by
 
 from gradcheck_cli import pipeline
@@ -76,6 +77,18 @@ def test_an_unwritten_row_is_called_uninitialised_with_the_poison_that_it_holds(
 @pytest.mark.parametrize("pattern", POISON_BYTES)
 def test_a_channel_says_which_poison_was_found_in_memory(pattern: str) -> None:
     assert {channel.poison for channel in poisoned(pattern, "none").channels} == {pattern}
+
+
+def test_whatever_is_allocated_while_a_layer_is_built_or_runs_holds_the_pattern() -> None:
+    LOOKED_AT.clear()
+    job = msgspec.structs.replace(pipeline.job(Case.parse(CASE)), target="faulty_layers:Reader")
+    engine(job.target).run(job)
+    stages = ["build", "forward", "backward", "forward", "backward"]
+    assert [stage for stage, _ in LOOKED_AT] == stages * len(FILLS)
+    for number, fill in enumerate(FILLS):
+        own = LOOKED_AT[number * len(stages) :][: len(stages)]
+        if POISON[fill] in POISON_BYTES:
+            assert [held for _, held in own] == [{POISON_BYTES[POISON[fill]]}] * len(stages)
 
 
 def test_every_fill_has_a_poison_of_its_own() -> None:
