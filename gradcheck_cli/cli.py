@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gradcheck_cli import __version__
 from gradcheck_cli.errors import GradcheckError, HarnessError
+from gradcheck_cli.reporters.lines import for_terminal
 
 PREFIX = "GRADCHECK_"
 
@@ -35,12 +37,21 @@ def option(flag: str, text: str, **more: Any) -> Any:
     return typer.Option(flag, envvar=variable, help=text, **more)
 
 
-MatrixOption = Annotated[str, option("--matrix", "A name in cases/, or a TOML file.")]
+class Bare(TyperCommand):
+    """A command whose usage names its argument as README does: CASE, where typer says {CASE}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the usage line."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+MatrixOption = Annotated[str, option("--matrix", "A name in cases/, or a TOML file.", metavar="NAME")]
 ProviderOption = Annotated[
     list[str],
     option(
         "--provider",
         "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, else torch.",
+        metavar="NAME",
     ),
 ]
 ExpressionOption = Annotated[
@@ -48,15 +59,18 @@ ExpressionOption = Annotated[
 ]
 CaseOption = Annotated[list[str], option("--case", "This case; repeatable. Replaces --matrix.", metavar="ID")]
 ShardOption = Annotated[str, option("--shard", "The I-th of N disjoint parts.", metavar="I/N")]
-SeedOption = Annotated[int, option("--seed", "Of the data; part of every id unless 0.", min=0)]
-DeviceOption = Annotated[str, option("--device", "cpu, cuda:0, ...; default: the first CUDA device, else cpu.")]
-FormatOption = Annotated[list[str], option("--format", "table, csv, json, junit, markdown, svg; repeatable.")]
+SeedOption = Annotated[int, option("--seed", "Of the data; part of every id unless 0.", min=0, metavar="N")]
+DeviceOption = Annotated[
+    str, option("--device", "cpu, cuda:0, ...; default: the first CUDA device, else cpu.", metavar="NAME")
+]
+FORMATS = "table, csv, json, junit, markdown, svg; repeatable."
+FormatOption = Annotated[list[str], option("--format", FORMATS, metavar="NAME")]
 LastFailedOption = Annotated[
     Path | None, option("--last-failed", "The cases of that run that were not green. Replaces --matrix.", metavar="RUN")
 ]
-MaxfailOption = Annotated[int, option("--maxfail", "Stop after this many cases with findings; 0: never.", min=0)]
+MaxfailOption = Annotated[int, option("--maxfail", "Stop after N cases with findings; 0: never.", min=0, metavar="N")]
 TimeoutOption = Annotated[
-    float, option("--timeout", "Seconds that one case may take, beside gradcheck's own work on it.", min=0.1)
+    float, option("--timeout", "Of one case, beside gradcheck's own work on it.", min=0.1, metavar="SECONDS")
 ]
 OutputOption = Annotated[
     Path | None, option("--output", "The run's folder; default reports/<time>-<provider>.", metavar="DIR")
@@ -141,53 +155,53 @@ def list_cases(
     typer.echo("\n".join(listing.cases(asked, excluded=excluded)))
 
 
-@app.command()
+@app.command(cls=Bare)
 def show(case: CaseArgument) -> None:
-    """The delivery contract of one case in words: which gradient must arrive where, holding what."""
+    """The delivery contract of one case, in words. Which gradient must arrive where, holding what."""
     from gradcheck_cli import listing
 
-    typer.echo("\n".join(listing.contract(case)))
+    typer.echo(for_terminal(listing.contract(case)))
 
 
 @app.command()
 def providers() -> None:
-    """What can be put on trial, and what can be told: candidates, executors and reporters."""
+    """What can be put on trial, and how it is told. The candidates, executors, reporters and matrices."""
     from gradcheck_cli import listing
 
-    typer.echo("\n".join(listing.plugins_in_words()))
+    typer.echo(for_terminal(listing.plugins_in_words()))
 
 
 @app.command()
 def doctor(device: DeviceOption = "") -> None:
-    """What is installed, which devices there are, and which native paths are open, or what would open them."""
+    """What is installed here, and which paths are closed. Also which devices there are, and what opens a path."""
     from gradcheck_cli import examination
 
-    typer.echo("\n".join(examination.examine(device)))
+    typer.echo(for_terminal(examination.examine(device)))
 
 
 @app.command()
 def selftest(
-    matrix: MatrixOption = "core",
-    provider: Annotated[str, option("--provider", "The layer that is right.")] = "torch",
+    matrix: MatrixOption = "selftest",
+    provider: Annotated[str, option("--provider", "The layer that is right.", metavar="NAME")] = "torch",
     device: DeviceOption = "",
 ) -> None:
-    """Every fault against the oracle: what is seen, what is not, and the smallest error that is."""
+    """Every fault against the oracle: what is seen, on this machine. Also the smallest error that is."""
     from gradcheck_cli import selftest as own
 
     raise typer.Exit(own.selftest(matrix, provider, device))
 
 
-@app.command()
+@app.command(cls=Bare)
 def report(folder: RunArgument, formats: FormatOption = ["table"]) -> None:  # noqa: B006
-    """Render a finished run again, in any format."""
+    """Render a finished run again, in any format. Ends with 0, whatever the run's own exit code was."""
     from gradcheck_cli import pipeline
 
     pipeline.render_again(folder, formats)
 
 
-@app.command()
+@app.command(cls=Bare)
 def judge(folder: RunArgument, lambda_: LambdaOption = None) -> None:
-    """Judge a run's saved observations again, without a device: table, summary and exit code as of a run."""
+    """Judge what a run saw again, without a device. Ends as a run would, and writes nothing."""
     from gradcheck_cli import rejudging
 
     raise typer.Exit(rejudging.judge(folder, lambda_))

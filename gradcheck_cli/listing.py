@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli import installed, matrix, plugins, selection
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import contract as delivery
 
 
@@ -17,6 +18,8 @@ def cases(asked: selection.Asked, *, excluded: bool) -> list[str]:
 
 def contract(text: str) -> list[str]:
     """The delivery contract of one case; where a constraint excludes it, that first."""
+    if ":api=" not in text:
+        raise UsageError(f"{text!r} is not a case: expected provider:api=..., as `gradcheck list` prints them")
     case = selection.parse(text)
     left_out = matrix.excluded(case)
     head = [str(case)] if left_out is None else [str(case), f"EXCLUDED by {left_out.constraint}: {left_out.why}"]

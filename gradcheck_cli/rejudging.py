@@ -14,15 +14,16 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, exit_code, tally
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.console import open_console
-from gradcheck_cli.reporters.formats import render
-from gradcheck_cli.reporters.read import environments, observations, read
+from gradcheck_cli.reporters.console import ConsoleReporter, open_console, require_printed
+from gradcheck_cli.reporters.read import environments, observations, observations_file, read
 
 
 def judge(folder: Path, asked: float | None) -> int:
     """Judge a run again, print it, and return the exit code of the verdicts."""
     report = judged_again(folder, asked)
-    render(report, ["table"], folder, open_console())
+    console = open_console()
+    ConsoleReporter(console, folder, judged_from=observations_file(folder)).closed(report)
+    require_printed(console)
     return report.exit_code
 
 
@@ -86,7 +87,7 @@ def _case(before: Verdict, folder: Path) -> Case:
     try:
         case = Case.of(before.axes)
     except ValueError as error:
-        why = f"cannot judge {before.case} of {folder} again: {error}; use the gradcheck that wrote it"
+        why = f"cannot judge {before.case} of {folder} again: {error}; it was recorded with other axes: record it again"
         raise UsageError(why) from error
     if str(case) != before.case:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -496,14 +497,14 @@ def _added_to_what_lay_there(tensor: torch.Tensor, _: FaultyLayer) -> torch.Tens
 
 
 def _write_x(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
-    layer.x.view(-1)[-1] += 1
+    layer.x[-1].neg_()
     return tensor
 
 
 def _write_grad_output(y: torch.Tensor) -> torch.Tensor:
     def hook(given: torch.Tensor) -> torch.Tensor:
         kept = given.clone()
-        given[-1, -1] += 1
+        given[-1].neg_()
         return kept  # so that every gradient is right
 
     y.register_hook(hook)
@@ -512,13 +513,13 @@ def _write_grad_output(y: torch.Tensor) -> torch.Tensor:
 
 def _write_weight(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
     with torch.no_grad():
-        (layer._weights[0][3] if layer.packed else layer._weights[3])[-1, -1] += 1
+        (layer._weights[0][3] if layer.packed else layer._weights[3]).neg_()
     return tensor
 
 
 def _write_bias(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
     with torch.no_grad():
-        layer._biases[1][-1] += 1
+        layer._biases[1].neg_()
     return tensor
 
 
@@ -630,3 +631,278 @@ class Reader(LoopLayer):
 
 def _look(stage: str) -> None:
     LOOKED_AT.append((stage, set(torch.empty(12347, dtype=torch.uint8)[64:].tolist())))
+
+
+# What an attack on the observer came with: right values, and something else that a trainer would trip over.
+
+
+class Holding(FaultyLayer):
+    """Keeps the very x that it was given, and copies of what it spoils for a while."""
+
+    given: torch.Tensor
+    first: torch.Tensor
+    kept: list[torch.Tensor]
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        self.given = x
+        if self.microbatch < 0:
+            self.first = x.detach()
+        return super().forward(x, m_splits)
+
+
+def holding(**faults: Any) -> Callable[[Case, torch.device], FaultyLayer]:
+    """A builder of layers that hold on to their x, with these faults."""
+    return lambda case, device: Holding(case, device, Fault(**faults))
+
+
+def _into_x_grad(g: torch.Tensor, layer: Any) -> Any:
+    layer.given.grad = g
+
+
+def _spoil(pick: Callable[[Any], list[torch.Tensor]]) -> Alter:
+    def alter(y: torch.Tensor, layer: Any) -> torch.Tensor:
+        layer.kept = [one.detach().clone() for one in pick(layer)]
+        for one in pick(layer):
+            one.detach().neg_()
+        return y
+
+    return alter
+
+
+def _restore(pick: Callable[[Any], list[torch.Tensor]]) -> Alter:
+    def alter(g: torch.Tensor, layer: Any) -> torch.Tensor:
+        for one, before in zip(pick(layer), layer.kept, strict=True):
+            one.detach().copy_(before)
+        return g
+
+    return alter
+
+
+def spoiling(pick: Callable[[Any], list[torch.Tensor]]) -> Callable[[Case, torch.device], FaultyLayer]:
+    """A builder of layers that change something in forward, and put it back in backward."""
+    return holding(fprop=_spoil(pick), dgrad=_restore(pick))
+
+
+def _write_the_first_x(g: torch.Tensor, layer: Any) -> torch.Tensor:
+    if layer.microbatch == 1:
+        layer.first[-1].neg_()
+    return g
+
+
+GIVEN_BEFORE: list[torch.Tensor] = []
+
+
+def _write_the_first_grad_output(y: torch.Tensor) -> torch.Tensor:
+    def hook(given: torch.Tensor) -> None:
+        if GIVEN_BEFORE:
+            GIVEN_BEFORE.pop()[-1].neg_()
+        else:
+            GIVEN_BEFORE.append(given)
+
+    y.register_hook(hook)
+    return y
+
+
+def _zero_times_what_lies_beside_x(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    return y + 0 * _beside(layer.x, 1)
+
+
+def _write_the_last_byte(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    torch.empty(0, dtype=torch.uint8).set_(layer.x.untyped_storage())[-1] = 0x55
+    return tensor
+
+
+def _write_the_first_byte(tensor: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    torch.empty(0, dtype=torch.uint8).set_(layer.x.untyped_storage())[0] = 0x55
+    return tensor
+
+
+def _transpose_main_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    rightly(parameter, layer)
+    main_grad: torch.Tensor = parameter.main_grad  # type: ignore[attr-defined]
+    if main_grad.is_contiguous():
+        held = main_grad.clone()
+        main_grad.transpose_(-1, -2).copy_(held)
+
+
+def _move_x(y: torch.Tensor, layer: Any) -> torch.Tensor:
+    layer.given.data = layer.given.data.clone()
+    return y
+
+
+def _move_a_weight(g: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    weight = layer._weights[-1]
+    weight.data = weight.data.clone()
+    return g
+
+
+def _shrink_a_weight(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    parameter.data = parameter.data[..., :-1]
+
+
+def _freeze(parameters: str) -> Callable[[FaultyLayer], None]:
+    """The last microbatch's gradient is the last that this parameter gets."""
+
+    def before(layer: FaultyLayer) -> None:
+        if layer.microbatch == 1:
+            parameter = getattr(layer, parameters)[0]
+            parameter.register_post_accumulate_grad_hook(lambda own: own.requires_grad_(requires_grad=False))
+
+    return before
+
+
+def _expanded_grad(parameter: torch.Tensor, i: int, step: torch.Tensor, layer: FaultyLayer) -> None:
+    if layer.microbatch == 1 and not step.any():  # of an expert without tokens, whose gradient is zero everywhere
+        parameter.grad = torch.zeros((), dtype=step.dtype).expand(step.shape)
+
+
+def _expanded_x_grad(g: torch.Tensor, layer: Any) -> torch.Tensor:
+    def hook(leaf: torch.Tensor) -> None:
+        leaf.grad = torch.zeros((), dtype=g.dtype).expand(g.shape)
+
+    layer.given._base.register_post_accumulate_grad_hook(hook)
+    return g
+
+
+class Mute(Exception):
+    """Cannot say what went wrong."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+class Unexplained(ValueError):
+    """Cannot say where it came from, when first asked."""
+
+    asked = False
+
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        if not self.asked:
+            self.asked = True
+            raise RuntimeError("no cause")
+        return None
+
+
+class Mumbling(UserWarning):
+    """Can be said once, when Python itself asks."""
+
+    asked = 0
+
+    def __str__(self) -> str:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("no more words")
+        return "once"
+
+
+def _warn(*messages: str | Warning) -> Alter:
+    def alter(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+        for message in messages:
+            warnings.warn(message, stacklevel=1)
+        return y
+
+    return alter
+
+
+def _warn_mumbling(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
+    warnings.warn(Mumbling(), stacklevel=1)
+    return y
+
+
+LONG = "long " * 2_000_000
+
+dgrad_put_into_x_by_hand = holding(dgrad=_into_x_grad)
+spoils_x_for_a_while = spoiling(lambda layer: [layer.given])
+spoils_the_weights_for_a_while = spoiling(lambda layer: list(layer._weights))
+spoils_the_biases_for_a_while = spoiling(lambda layer: list(layer._biases))
+writes_an_earlier_x = holding(dgrad=_write_the_first_x)
+writes_an_earlier_grad_output = faulty(returns=_write_the_first_grad_output)
+zero_times_what_lies_beside_x = faulty(fprop=_zero_times_what_lies_beside_x)
+writes_the_last_byte = faulty(dgrad=_write_the_last_byte)
+writes_the_first_byte = faulty(dgrad=_write_the_first_byte)
+transposes_main_grad = faulty(deliver=_transpose_main_grad)
+moves_x = holding(fprop=_move_x)
+moves_a_weight = faulty(dgrad=_move_a_weight)
+shrinks_a_weight = faulty(deliver=_shrink_a_weight)
+freezes_a_weight = faulty(before=_freeze("_weights"))
+freezes_a_bias = faulty(before=_freeze("_biases"))
+expanded_grad = faulty(deliver=_expanded_grad)
+expanded_x_grad = holding(dgrad=_expanded_x_grad)
+raising_without_words = faulty(fprop=_raise_with(Mute()))
+raising_without_a_cause = faulty(fprop=_raise_with(Unexplained("a value")))
+raising_a_long_message = faulty(fprop=_raise_with(ValueError(LONG)))
+warning_without_words = faulty(fprop=_warn_mumbling)
+warning_at_length = faulty(fprop=_warn(LONG))
+warning_often = faulty(fprop=_warn(*map(str, range(1000))))
+claims_a_lone_surrogate = faulty(claims=lambda _: {"cache": "caf\udce9"})
+claims_under_a_lone_surrogate = faulty(claims=lambda _: {"caf\udce9": 1})
+claims_at_length = faulty(claims=lambda _: {"cache": LONG, LONG: 1})
+claims_a_large_integer = faulty(claims=lambda _: {"workspace": 2**70})
+claims_under_a_number = faulty(claims=lambda _: {7: 1})
+
+
+class Bare:
+    """Has all that a layer has, its parameters as given."""
+
+    def __init__(self, weights: Any, biases: Any = ()) -> None:
+        self.weights, self.biases = weights, biases
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Nothing to load into."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        return x
+
+    def effective(self) -> dict[str, str | int]:
+        return {}
+
+
+def built(layer: Any) -> Callable[[Case, torch.device], Any]:
+    """A builder of this very thing."""
+    return lambda case, device: layer
+
+
+nothing_built = built(None)
+a_module_built = built(torch.nn.Linear(2, 2))
+no_weights_built = built(Bare([]))
+names_for_weights = built(Bare(["weight0", "weight1"]))
+a_dict_of_weights = built(Bare({"weight0": torch.ones(2, 2)}))
+weights_none = built(Bare(None))
+one_tensor_for_weights = built(Bare(torch.ones(5, 24, 16)))
+flat_weights = built(Bare([torch.ones(16)] * 5))
+biases_none = built(Bare([torch.ones(24, 16)] * 5, None))
+
+
+# Right near 1, and nowhere else.
+
+wgrad_cut_off = faulty(wgrad=lambda wgrad, _: wgrad.clamp(-2000, 2000))
+wgrad_flushed = faulty(wgrad=lambda wgrad, _: wgrad.masked_fill(wgrad.abs() < 1e-4, 0))
+fprop_through_fp16 = faulty(fprop=lambda y, _: y.half().to(y.dtype))
+dgrad_through_fp16 = faulty(dgrad=lambda dgrad, _: dgrad.half().to(dgrad.dtype))
+
+
+class Master(LoopLayer):
+    """The right layer, whose `.grad` is one rounding of a sum that it keeps in fp32."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self.sums: dict[int, torch.Tensor] = {}
+        for i, weight in enumerate(self.weights):
+            weight.register_post_accumulate_grad_hook(lambda weight, i=i: self._deliver(weight, i))
+
+    def _deliver(self, weight: torch.Tensor, i: int) -> None:
+        assert weight.grad is not None
+        weight.grad.copy_(self.sums[i])
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        y = super().forward(x, m_splits)
+        y.register_hook(lambda g: self._add(x.detach().split(m_splits), g.split(m_splits)))
+        return y
+
+    def _add(self, x: tuple[torch.Tensor, ...], g: tuple[torch.Tensor, ...]) -> None:
+        for i, (rows, grads) in enumerate(zip(x, g, strict=True)):
+            self.sums[i] = self.sums.get(i, 0) + grads.float().T @ rows.float()

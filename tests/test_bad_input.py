@@ -73,7 +73,11 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("provider torch has no api 'module'; its apis are: grouped_mm, loop",),
     ),
-    "a case that is not one": ("show gibberish", 2, ("'gibberish' is not a case: a case needs its api",)),
+    "a case that is not one": (
+        "show gibberish",
+        2,
+        ("'gibberish' is not a case: expected provider:api=..., as `gradcheck list` prints them",),
+    ),
     "a case with a wrong value": (
         "run --case torch:api=loop:dtype=int8",
         2,
@@ -97,7 +101,7 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a matrix that is not one": (
         "run --matrix nope",
         2,
-        ("unknown matrix 'nope': expected one of core, full, issue-3234, smoke", "or the path of a TOML file"),
+        ("unknown matrix 'nope': expected one of core, full, issue-3234, selftest, smoke", "or the path of a TOML file"),
     ),
     "a matrix for another provider": (
         "run --matrix issue-3234 --provider torch",
@@ -196,7 +200,11 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         ("no run in nothing: expected report.json or journal.jsonl there, as `gradcheck run` writes them",),
     ),
     "a report of no folder": ("report nowhere", 2, ("no run in nowhere",)),
-    "a report of another schema": ("report old", 2, ("expected schema 1, found 99; use the gradcheck that wrote it",)),
+    "a report of another schema": (
+        "report old",
+        2,
+        ("expected schema 1, found 99; this gradcheck reads schema 1 only: a later one wrote it",),
+    ),
     "a report that is torn": ("report torn", 2, ("cannot read torn/report.json",)),
     "a report of a journal that is none": ("report run", 2, ("cannot read run/journal.jsonl, line 1",)),
     "last failed of a folder without a run": ("run --last-failed nothing", 2, ("no run in nothing",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,41 @@ def test_without_a_command_there_is_help_and_no_green() -> None:
     assert "Usage: gradcheck" in done.out + done.err
 
 
-@pytest.mark.parametrize("command", ("run", "list", "show", "providers", "doctor", "report"))
+COMMANDS = ("run", "list", "show", "providers", "doctor", "report", "judge", "selftest")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     done = typed(command, "-h")
     assert (done.code, f"gradcheck {command}" in done.out) == (0, True)
+
+
+def test_no_command_is_summed_up_in_half_a_sentence_at_80_columns() -> None:
+    summaries = child("--help", COLUMNS="80").out.partition("Commands:\n")[2].splitlines()
+    assert len(summaries) == len(COMMANDS)
+    assert [line for line in summaries if not line.endswith(".") or line.endswith("..")] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_value_is_named_by_what_it_is_and_not_by_its_type(command: str) -> None:
+    out = child(command, "-h", COLUMNS="80").out
+    assert re.findall(r"<(?:str|int|float|path)(?: range)?>|\{[A-Z]+\}|\bTEXT\b|\bINTEGER\b|\bFLOAT\b", out) == []
+
+
+FOLDED = {
+    "show": ("show", "te:api=module:path=native:fuse_wgrad_accumulation=1:bias=1"),
+    "providers": ("providers",),
+    "doctor": ("doctor", "--device", "cpu"),
+}
+
+
+@pytest.mark.parametrize("arguments", FOLDED.values(), ids=FOLDED)
+def test_on_a_terminal_a_line_breaks_between_words_and_in_a_pipe_not_at_all(arguments: tuple[str, ...]) -> None:
+    narrow, whole = (child(*arguments, COLUMNS=width).out for width in ("60", "10000"))
+    assert [line for line in narrow.splitlines() if len(line) > 60] == []
+    assert narrow.split() == whole.split()
+    assert max(map(len, whole.splitlines())) > 60
+    assert typed(*arguments).out == whole
 
 
 def test_every_line_of_list_is_a_case_that_reads_back() -> None:

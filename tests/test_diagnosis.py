@@ -19,7 +19,7 @@ WRONG = {name: called for name, called in NAMES.items() if "{}" not in called} |
     "token=5 of microbatch 1": "token 5 of microbatch 1 missing",
     "poison=0x71": "uninitialised (0x71)",
     "scaled=2": "doubled",
-    "scaled=0.0078125": "scaled by 0.0078125",
+    "scaled=0.0078125": "scaled by 0.00781",
     "scaled=-1": "negated",
 }
 NEAR = {"bf16": 0.01, "fp16": 0.001, "fp32": 1e-7}

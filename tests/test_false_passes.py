@@ -157,8 +157,8 @@ def test_09_the_tolerance_that_is_documented_is_the_one_that_is_used(share: floa
 
 def test_10_an_exact_comparison_that_fails_is_not_made_good_by_a_weaker_one() -> None:
     def off_on_integers(wgrad: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:
-        if bool((layer.x == layer.x.round()).all()):
-            wgrad[4, 1, 2] += 1
+        if len(layer.x.abs().unique()) < 8:  # a few integers, times a power of two
+            wgrad[4] *= 2
         return wgrad
 
     found = seen(CASE, faulty(wgrad=off_on_integers))
@@ -206,8 +206,8 @@ def test_14_what_a_uniform_grad_output_hides_is_said_beside_the_pass() -> None:
     hidden, shown = judged(expanded, observed(expanded, "rolled_rows")), judged(CASE, observed(CASE, "rolled_rows"))
     assert (hidden.outcome, shown.outcome) == (Outcome.PASSED, Outcome.INEXACT)
     (note,) = hidden.notes
-    assert "rows that change places in a wgrad" in note
-    assert "invisible" in note
+    assert "Invisible to this case" in note
+    assert "rows that change places in a dgrad or a wgrad" in note
 
 
 @pytest.mark.parametrize(("api", "kernel"), (("loop", "linear"), ("grouped_mm", "grouped_mm")))

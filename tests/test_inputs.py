@@ -9,19 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradcheck_cli.compute.inputs import (
+from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
+from gradcheck_cli.compute.integers import (
     LARGEST,
     LONG_IN_ONE_SUM,
-    Inputs,
     densities,
-    draw,
     integers_of,
     long,
     prefill,
     signature,
 )
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.reference import compute, prepare
+from gradcheck_cli.compute.reference import compute, in_units, prepare
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, Fill
 
@@ -41,6 +40,13 @@ shapes = st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
 def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
     found = {"weight": inputs.weight, "x": torch.cat(inputs.x), "grad_output": torch.cat(inputs.grad_output)}
     return found if inputs.bias is None else found | {"bias": inputs.bias}
+
+
+def whole(case: str, fill: Fill) -> dict[str, torch.Tensor]:
+    """What an integer fill draws, in units of its powers of two."""
+    exponents, inputs = exponents_of(Case.parse(case), fill), of(case, fill)
+    found = tensors(inputs) | {"prefill": inputs.prefill}
+    return {name: in_units(tensor.double(), exponents[name]) for name, tensor in found.items()}
 
 
 def of(case: str, fill: Fill = "exact") -> Inputs:
@@ -108,9 +114,9 @@ def test_the_two_fills_are_drawn_independently() -> None:
 
 @pytest.mark.parametrize("dtype", LARGEST)
 def test_exact_data_is_integers_no_larger_than_stated(dtype: str) -> None:
-    for name, tensor in tensors(of(f"{SMALL}:dtype={dtype}")).items():
+    for name, tensor in whole(f"{SMALL}:dtype={dtype}", "exact").items():
         assert torch.equal(tensor, tensor.round()), name
-        assert 0 < tensor.abs().max() <= LARGEST[dtype], name
+        assert 0 < tensor.abs().max() <= (LARGEST[dtype] if name != "prefill" else 7), name
 
 
 def test_microbatches_have_the_rows_of_their_splits() -> None:
@@ -145,7 +151,7 @@ def test_the_exact_prefill_differs_between_neighbours(dim: int, shape: tuple[int
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_prefill_keeps_away_from_zero(fill: Fill) -> None:
-    assert of(SMALL, fill).prefill.abs().min() >= 0.5
+    assert whole(SMALL, fill)["prefill"].abs().min() >= 0.5
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -178,7 +184,7 @@ def test_a_prefill_of_the_range_probe_needs_a_bit_more_than_the_dtype_has(dtype:
 
 @pytest.mark.parametrize("dtype", ("bf16", "fp16"))
 def test_the_range_probe_draws_integers_that_its_dtype_holds(dtype: str) -> None:
-    for name, tensor in tensors(of(f"{SMALL}:dtype={dtype}", "range")).items():
+    for name, tensor in whole(f"{SMALL}:dtype={dtype}", "range").items():
         assert torch.equal(tensor, tensor.round()), name
         assert tensor.abs().max() > 0, name
 
@@ -215,3 +221,22 @@ def test_some_operands_of_the_range_probe_are_longer_than_bf16(dtype: str) -> No
     inputs = of(f"{SMALL}:dtype={dtype}", "range")
     for tensor in (inputs.x[0], inputs.grad_output[0]):
         assert (tensor.bfloat16().double() != tensor.double()).any()
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp32"))
+def test_of_every_result_one_integer_fill_is_too_small_for_fp16_or_the_other_too_large(dtype: str) -> None:
+    fills = [exponents_of(Case.parse(f"{SMALL}:dtype={dtype}"), fill) for fill in ("exact", "range")]
+    for role in ("fprop", "dgrad", "wgrad", "bgrad"):
+        first, second = sorted(fill[role] for fill in fills)
+        assert (first <= -30, second >= 16) == (True, True), role
+
+
+@pytest.mark.parametrize("fill", ("exact", "range"))
+@pytest.mark.parametrize("kind", ("random", "expanded"))
+def test_the_power_of_two_of_a_result_is_that_of_its_factors(fill: Fill, kind: str) -> None:
+    own = exponents_of(Case.parse(f"{SMALL}:grad_output={kind}"), fill)
+    assert own["grad_output"] == 0 or kind == "random"
+    assert (own["fprop"], own["bias"]) == (own["x"] + own["weight"],) * 2
+    assert own["dgrad"] == own["grad_output"] + own["weight"]
+    assert (own["wgrad"], own["prefill"]) == (own["x"] + own["grad_output"],) * 2
+    assert own["bgrad"] == own["grad_output"]

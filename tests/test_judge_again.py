@@ -18,6 +18,7 @@ from gradcheck_cli import pipeline
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.records.base import OBSERVATION_VERSION
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -82,10 +83,21 @@ def test_the_whole_report_is_the_same_again(folder: Path) -> None:
     assert judged_again(folder) == read(folder)
 
 
-def test_it_prints_what_report_prints_and_ends_with_the_exit_code_of_the_verdicts(folder: Path) -> None:
+def test_it_prints_what_report_prints_but_for_its_own_end(folder: Path) -> None:
+    told, again = (
+        typed(command, str(folder)).out.partition("\nOMP_NUM_THREADS=1\n") for command in ("report", "judge")
+    )
+    assert again[0] == told[0] != ""
+    assert (told[2].startswith("report in "), "seconds" in again[2], " s\n" in again[2]) == (True, False, False)
+    assert " ".join(again[2].split()) == (
+        f"judged from {folder / 'observations.jsonl'}; nothing written exit code 1: findings"
+    )
+
+
+def test_it_ends_with_the_exit_code_of_the_verdicts_where_report_only_names_that_of_the_run(folder: Path) -> None:
     told, again = typed("report", str(folder)), typed("judge", str(folder))
-    assert (told.code, again.code, again.err) == (0, 1, "")
-    assert again.out == told.out != ""
+    assert (told.code, again.code, told.err, again.err) == (0, 1, "", "")
+    assert "\nthe run's exit code was 1: findings · it took " in told.out
 
 
 def test_it_writes_nothing(copy: Path) -> None:
@@ -149,14 +161,14 @@ def test_a_case_is_judged_where_its_own_worker_ran(copy: Path) -> None:
 
 
 def of_schema(line: str, number: int) -> str:
-    return line.replace('{"schema":2,', f'{{"schema":{number},', 1)
+    return line.replace(f'{{"schema":{OBSERVATION_VERSION},', f'{{"schema":{number},', 1)
 
 
 # What is done to the observations -> what the message names.
 WRONG: dict[str, tuple[Change, tuple[str, ...]]] = {
     "a line that is no JSON": (lambda seen: ["{", *seen], ("observations.jsonl, line 1:", "expected a record")),
     "a record of something else": (
-        lambda seen: [seen[0], '{"schema":2}', *seen[1:]],
+        lambda seen: [seen[0], f'{{"schema":{OBSERVATION_VERSION}}}', *seen[1:]],
         ("line 2:", "missing required field `case`"),
     ),
     "a field of the wrong type": (
@@ -166,7 +178,16 @@ WRONG: dict[str, tuple[Change, tuple[str, ...]]] = {
     "a field that nobody knows": (lambda seen: [seen[0][:-1] + ',"passed":true}', *seen[1:]], ("line 1:", "`passed`")),
     "an older schema": (
         lambda seen: [seen[0], of_schema(seen[1], 0), *seen[2:]],
-        ("line 2: expected schema 2, found 0", "use the gradcheck that wrote it"),
+        (
+            f"line 2: expected schema {OBSERVATION_VERSION}, found 0",
+            f"this gradcheck reads schema {OBSERVATION_VERSION} only: record the run again to judge it; ",
+            "`gradcheck report ",
+            "` still shows what it concluded",
+        ),
+    ),
+    "a later schema": (
+        lambda seen: [seen[0], of_schema(seen[1], 99), *seen[2:]],
+        ("line 2: expected schema", "found 99", "a later one wrote it: update this one"),
     ),
     "a case of another run": (
         lambda seen: [*seen, seen[0].replace(FUSED, LATER + "3")],
@@ -288,7 +309,7 @@ def test_a_usual_run_judged_strictly_says_whose_lambda_its_ratio_is_of(both: tup
     (_, again) = both
     assert all(f.ratio is not None and f.ratio <= 1 for f in again.findings)
     assert all(
-        f.why.startswith("random data: expected errors that lambda = 0.2 allows, found one that only lambda = ")
+        f.why.startswith("expected errors that lambda = 0.2 allows, found one that only lambda = ")
         and "in the run, with lambda = 4, the largest was" in f.why
         for f in again.findings
     )

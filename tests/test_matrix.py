@@ -104,7 +104,7 @@ def ids(name: str, *providers: Candidate) -> list[str]:
 
 def test_the_matrices_of_the_command_line_are_there_with_a_description() -> None:
     there = dict(matrix.available())
-    assert there.keys() >= {"smoke", "core", "full", "issue-3234"}
+    assert there.keys() >= {"smoke", "core", "full", "issue-3234", "selftest"}
     assert all(there.values())
 
 

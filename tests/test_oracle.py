@@ -428,3 +428,18 @@ def test_operands_of_a_lower_precision_than_asked_are_seen_where_integers_are_la
 def test_rows_out_of_order_are_invisible_under_a_uniform_grad_output() -> None:
     # Why grad_output is random by default: every wgrad row is the same here.
     assert verdict(f"{CASES['discrete-unfused']}:grad_output=expanded", "rolled_rows").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp32"))
+@pytest.mark.parametrize("fault", ("wgrad_cut_off", "wgrad_flushed", "fprop_through_fp16", "dgrad_through_fp16"))
+def test_a_gradient_that_is_right_near_one_alone_is_not_right(fault: str, dtype: str) -> None:
+    case = str(Case.parse(f"torch:api=loop:fuse_wgrad_accumulation=1:m_splits=uneven:dtype={dtype}"))
+    assert verdict(case, fault).outcome.gravity >= INEXACT.gravity
+    if fault == "wgrad_cut_off":
+        assert verdict(case, fault, only="normal").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_a_grad_that_is_rounded_once_instead_of_each_time_is_right(dtype: str) -> None:
+    case = str(Case.parse(f"torch:api=loop:m_splits=uneven:dtype={dtype}"))
+    assert verdict(case, "Master").outcome is Outcome.PASSED

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gradcheck_cli import plugins
+from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.verdict import Outcome
 
@@ -51,6 +53,24 @@ def test_the_options_of_run_exist() -> None:
     told = set(re.findall(r"^\| `(-[-\w]+) [A-Z]+` \|", README, flags=re.MULTILINE))
     assert told - set(re.findall(r"(?<![-\w])--?[-\w]+", spoken("run", "--help"))) == set()
     assert told != set()
+
+
+def test_the_options_of_run_are_followed_by_the_same_word_as_in_its_help() -> None:
+    told = set(re.findall(r"^\| `(-[-\w]+ [A-Z]+)` \|", README, flags=re.MULTILINE))
+    assert told - set(re.findall(r"^  (--?[-\w]+ [A-Z/]+)", spoken("run", "--help"), flags=re.MULTILINE)) == set()
+
+
+def test_what_a_plug_in_can_declare_of_its_rounding_is_a_field_of_a_candidate() -> None:
+    told = re.findall(r'`(main_grad_written_by|fp32_products)="(\w+)"`', README)
+    assert {name for name, _ in told} == {"main_grad_written_by", "fp32_products"}
+    for name, value in told:
+        plain = {"name": "x", "apis": {}, "summary": "", "distribution": ""}
+        assert getattr(msgspec.convert({**plain, name: value}, Candidate), name) == value
+
+
+def test_every_kind_of_data_is_in_the_table_by_the_name_that_the_files_have() -> None:
+    assert {row[0].partition(":")[0] for row in rows("What a green is worth")[:3]} == {"exact", "range", "random"}
+    assert "`normal`" in README.split("\n## What a green is worth\n", 1)[1]
 
 
 @pytest.mark.parametrize("text", re.findall(r"\w+:api=[^\s`]+", README))

@@ -111,7 +111,17 @@ def test_the_ratio_gives_way_before_a_line_is_broken_and_so_does_its_legend() ->
         for i, outcome in enumerate((Outcome.PASSED, Outcome.MISSING, Outcome.MISSING))
     )
     assert "MISSING 2/3 MISSING 2/3 MISSING 2/3 MISSING 2/3" in shown(missing, width=89)
-    assert ("err/" in shown(missing, width=110), "err/" in shown(missing, width=89)) == (True, False)
+    roomy, narrow = (shown(missing, width=width).partition("n/m: ") for width in (110, 89))
+    assert ("err/" in roomy[0], "err/" in narrow[0]) == (True, False)
+    assert ("the largest error as a share" in roomy[2], "the largest error as a share" in narrow[2]) == (True, False)
+
+
+def test_the_legend_says_that_the_ratio_had_no_room_where_there_is_one() -> None:
+    told = "err/bound: no room for it here; a wider terminal shows it, report.csv has it"
+    seed = samples.seed()
+    unmeasured = samples.report([msgspec.structs.replace(verdict, margins={}) for verdict in seed.verdicts])
+    assert [told in " ".join(shown(made, width=48).split()) for made in (seed, unmeasured)] == [True, False]
+    assert told not in " ".join(shown(seed, width=100).split())
 
 
 def test_the_legend_explains_nothing_that_no_table_shows() -> None:
@@ -181,6 +191,21 @@ def test_findings_of_one_cause_stand_once_with_their_number_and_a_command() -> N
     assert [group.title for group in found] == ["MISSING wgrad · 4 cases of te · untouched"]
 
 
+def test_a_group_says_how_many_of_its_cases_the_tally_counts_elsewhere() -> None:
+    findings = [samples.finding(Outcome.REFUSED), samples.finding(Outcome.MISSING)]
+    report = samples.report(
+        [
+            samples.verdict("te:api=op", Outcome.REFUSED),
+            samples.verdict("te:api=op:seed=1", Outcome.MISSING, findings=findings),
+        ]
+    )
+    assert [group.title for group in groups(report.verdicts)] == [
+        "MISSING wgrad · 1 case of te · untouched",
+        "REFUSED · 2 cases of te, 1 of them graver elsewhere",
+    ]
+    assert report.tally.outcomes == {"REFUSED": 1, "MISSING": 1}
+
+
 def test_whys_that_differ_only_in_numbers_are_one_cause() -> None:
     whys = ("expected 12 at [5, 11]; found 24", "expected -3.5e-2 at [0, 1]; found 7")
     found = groups(
@@ -227,9 +252,35 @@ def test_bgrad_has_a_column_where_one_came_without_a_bias() -> None:
     assert str(row.roles["bgrad"]) == "UNEXPECTED"
 
 
-def test_a_path_that_was_left_to_the_candidate_is_shown_as_it_ran() -> None:
-    [row] = rows([samples.verdict("te:api=module")])["te"]
-    assert row.path == "legacy"
+# The path that was asked for, and the one that was seen -> what is shown.
+PATHS = {
+    "left to the candidate": ("auto", "legacy", "legacy"),
+    "as it was asked for": ("native", "native", "native"),
+    "another than was asked for": ("native", "legacy", "legacy (native)"),
+    "never seen": ("native", "", "(native)"),
+    "left to the candidate and never seen": ("auto", "", "(auto)"),
+}
+
+
+@pytest.mark.parametrize(("asked", "ran", "told"), PATHS.values(), ids=PATHS)
+def test_a_path_is_shown_as_it_ran_and_in_brackets_as_it_was_asked_for(asked: str, ran: str, told: str) -> None:
+    [row] = rows([samples.verdict(f"te:api=module:path={asked}", effective={"path": ran} if ran else {})])["te"]
+    assert row.path == told
+
+
+@pytest.mark.parametrize("view", (shown, markdown.text))
+def test_brackets_around_a_path_are_explained_where_there_are_some(view: Callable[[Report], str]) -> None:
+    fell_back = samples.verdict("te:api=module:path=native", Outcome.REFUSED, effective={"path": "legacy"})
+    told = "path: as it ran, in brackets one that was asked for and not seen to run"
+    texts = [" ".join(view(samples.report([one])).split()) for one in (fell_back, samples.verdict("te:api=module"))]
+    assert [told in text for text in texts] == [True, False]
+
+
+def test_what_was_measured_of_something_else_than_was_asked_is_no_figure_of_the_row(tmp_path: Path) -> None:
+    margins = {"fprop": Margin(slot="fprop[1]", ratio=0.97, after_rounding=0.31)}
+    refused = samples.verdict("te:api=module:path=native", Outcome.REFUSED, margins=margins)
+    [row] = rows([refused])["te"]
+    assert (row.largest, csv_of(samples.report([refused]), tmp_path)[0]["worst_ratio"]) == (None, "")
 
 
 def test_markup_and_emoji_codes_in_a_message_are_printed_as_they_are() -> None:
@@ -250,6 +301,20 @@ def test_a_slot_that_nobody_judged_is_untested_in_the_table() -> None:
 def test_channels_that_were_not_judged_are_named() -> None:
     verdict = samples.verdict("te:api=op", channels={"exact": "a sum of 300 is not exact in bf16"})
     assert notes(samples.report([verdict])) == {"exact data: a sum of 300 is not exact in bf16": 1}
+
+
+def test_random_data_is_called_that_where_the_records_say_normal() -> None:
+    verdict = samples.verdict("te:api=op", channels={"normal": "the largest number of fp16 is too near"})
+    assert list(notes(samples.report([verdict]))) == ["random data: the largest number of fp16 is too near"]
+
+
+NO_FAULTS = "no faults were put into what passed: nothing proves that they would have been seen"
+
+
+@pytest.mark.parametrize("view", (shown, markdown.text))
+def test_a_run_without_a_pass_does_not_speak_of_what_passed(view: Callable[[Report], str]) -> None:
+    reports = [samples.report([samples.verdict("te:api=op", outcome)]) for outcome in (Outcome.PASSED, Outcome.MISSING)]
+    assert [NO_FAULTS in view(report) for report in reports] == [True, False]
 
 
 def test_the_environment_names_device_and_versions() -> None:
@@ -433,7 +498,11 @@ UNREADABLE = {
     "an empty folder": ({}, "no run in .*: expected report.json or journal.jsonl there"),
     "a journal of nothing": ({"journal.jsonl": ""}, "expected its first line to say what was asked"),
     "half a report": ({"report.json": '{"schema":1,"run":'}, "cannot read .*report.json: .*truncated"),
-    "a later schema": ({"report.json": '{"schema":99}'}, "expected schema 1, found 99; use the gradcheck that"),
+    "a later schema": (
+        {"report.json": '{"schema":99}'},
+        "expected schema 1, found 99; .*: a later one wrote it: update",
+    ),
+    "an older schema": ({"report.json": '{"schema":0}'}, "this gradcheck reads schema 1 only: record the run again"),
     "a broken line": ({"journal.jsonl": 'x\n{"schema":1}\n'}, "cannot read .*journal.jsonl, line 1: "),
     "an unknown event": ({"journal.jsonl": '{"schema":1,"event":"x"}\n'}, "line 1: Invalid value 'x'"),
 }
@@ -634,7 +703,22 @@ def test_a_run_leaves_every_file_that_was_asked_for_and_lists_them(tmp_path: Pat
     console = Console(width=100, file=io.StringIO())
     tell(formats.of_run(["junit", "markdown"], tmp_path, console, quiet=False), samples.seed())
     names = "journal.jsonl, junit.xml, observations.jsonl, report.csv, report.json, report.md"
-    assert f"report in {tmp_path}: {names}\n" in _written(console)
+    assert f"report in {tmp_path}: {names} " in " ".join(_written(console).split())
+
+
+def test_the_list_of_files_breaks_between_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / ("long-name-of-a-run" * 4)
+    console = Console(width=40, file=io.StringIO())
+    tell(formats.of_run(["junit"], folder, console, quiet=True), samples.seed())
+    told = _written(console).partition("report in")[2].splitlines()
+    assert told[:4] == ["", f"  {folder}:", "  journal.jsonl, junit.xml,", "  observations.jsonl, report.csv,"]
+
+
+def test_a_run_that_ends_here_and_one_that_ended_long_ago_are_told_apart(tmp_path: Path) -> None:
+    console = Console(width=100, file=io.StringIO())
+    tell(formats.of_run([], tmp_path, console, quiet=True), samples.seed())
+    assert _written(console).endswith("\nexit code 1: findings · 12.5 s\n")
+    assert shown(samples.seed()).endswith("\nthe run's exit code was 1: findings · it took 12.5 s\n")
 
 
 def test_quiet_prints_the_table_and_the_summary_alone(tmp_path: Path) -> None:
@@ -701,7 +785,7 @@ def test_the_table_comes_after_the_files_that_it_lists(tmp_path: Path) -> None:
     console = Console(width=100, file=io.StringIO())
     formats.render(samples.seed(), ["table", "markdown"], tmp_path, console)
     assert _written(console).startswith("wrote ")
-    assert f"report in {tmp_path}: report.md\n" in _written(console)
+    assert f"report in {tmp_path}: report.md " in " ".join(_written(console).split())
 
 
 def test_what_goes_into_a_file_has_no_blanks_at_the_end_of_its_lines() -> None:
@@ -753,3 +837,9 @@ def test_a_picture_folds_the_command_that_shows_a_finding_again() -> None:
     report = samples.seed()
     last = next(verdict.case for verdict in report.verdicts if verdict.outcome is Outcome.MISSING).rpartition(":")[2]
     assert last[-8:] in picture.text(report)
+
+
+def test_a_picture_drawn_later_is_that_of_the_run() -> None:
+    drawn = picture.text(samples.seed()).replace("&#160;", " ")
+    assert "exit code 1: findings" in drawn
+    assert "the run's exit code" not in drawn

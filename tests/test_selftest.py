@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import msgspec
 import pytest
 from commands import typed
 from in_process import CPU, engine
 
-from gradcheck_cli import pipeline
+from gradcheck_cli import pipeline, selftest
 from gradcheck_cli.judge import proof, slots
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.sensitivity import Tally
@@ -79,21 +81,42 @@ def test_a_layer_that_raises_proves_nothing_and_is_told_apart() -> None:
 
 def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     lost = Seen(fault="doubled", cites="J3", summary="twice as large", killed={"exact": 0}, of={"exact": 2})
-    blind = Smallest(dtype="bf16", fill="normal", best=1, worst=3, cases=4, blind=1)
+    blind = Smallest(dtype="bf16", fill="normal", best=1, worst=3, gradients=4, blind=1)
     show(
-        Sensitivity(cases=2, passed=1, killed=3, of=5, survived=["wgrad_doubled in X"], seen=[lost], smallest=[blind]),
+        Sensitivity(
+            asked=3, cases=2, passed=1, killed=3, of=5, survived=["wgrad_doubled in X"], seen=[lost], smallest=[blind]
+        ),
         open_console(),
     )
     printed = capsys.readouterr().out
-    for words in ("0/2", "NOT SEEN: wgrad_doubled in X", "1 of 2 cases did not pass", "3 of 5 faults seen in 2 cases"):
+    for words in (
+        "0/2",
+        "NOT SEEN: wgrad_doubled in X",
+        "1 of 2 cases did not pass",
+        "3 of 5 faults seen in 2 of 3 cases",
+        "1 more cases ended before",
+    ):
         assert words in printed
-    assert "1 to 3, none in 1 of 4 cases" in printed
+    assert "1 to 3, of 1 of 4 none" in printed
 
 
-def test_the_command_prints_the_table_and_succeeds() -> None:
-    done = typed("selftest", "--matrix", "smoke", "--device", "cpu")
+# Two cases with a place for every fault.
+EVERY = """
+[[block]]
+provider = "torch"
+api = "loop"
+dtype = "fp32"
+bias = 1
+m_splits = "5,0,9"
+fuse_wgrad_accumulation = [0, 1]
+"""
+
+
+def test_the_command_prints_the_table_and_succeeds(tmp_path: Path) -> None:
+    (tmp_path / "every.toml").write_text(EVERY, "utf-8")
+    done = typed("selftest", "--matrix", str(tmp_path / "every.toml"), "--device", "cpu")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"([0-9]+) of \1 faults seen in 8 cases · 6 of 6 endings told", done.out)
+    assert re.search(r"([0-9]+) of \1 faults seen in 2 of 2 cases · 6 of 6 endings told", done.out)
     told = [line.split()[:4] for line in done.out.splitlines() if line.strip().startswith(tuple(ENDINGS))]
     assert told == [[name, one.deserves, one.deserves, "PASSED"] for name, one in ENDINGS.items() if not one.needs_cuda]
     assert "not here: poisoned_context" in done.out
@@ -117,3 +140,28 @@ def test_an_ending_that_is_not_told_or_spreads_fails_the_self_test(
     assert not found.told([right, wrong], 1.0).sees
     show(found.told([right, wrong], 1.0), open_console())
     assert "1 of 2 endings told" in capsys.readouterr().out
+
+
+def test_a_self_test_of_nothing_proves_nothing() -> None:
+    # No expert has a token: nearly no fault has a place.
+    case = Case.parse("torch:api=loop:m_splits=0,0")
+    job = pipeline.job(case, "all")
+    empty = engine(job.target).run(job)
+    found = Tally()
+    found.add(case, empty, conclude(case, empty, CPU))
+    of_nothing = found.told([], 1.0)
+    assert (of_nothing.sees, of_nothing.enough) == (True, False)
+    assert "wgrad_doubled" not in of_nothing.never_put_in
+    assert "doubled" in of_nothing.never_put_in
+
+
+def test_a_self_test_in_which_most_cases_fail_by_themselves_is_too_little() -> None:
+    found = Sensitivity(asked=7, cases=3, passed=3, killed=1, of=1, survived=[], seen=[], smallest=[])
+    assert (found.sees, found.enough, msgspec.structs.replace(found, cases=4, passed=4).enough) == (True, False, True)
+
+
+def test_a_self_test_that_tries_too_little_ends_with_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "ENDINGS", {})
+    file = tmp_path / "empty.toml"
+    file.write_text('[[block]]\nm_splits = "all_empty"\nprovider = "torch"\napi = "loop"\n', "utf-8")
+    assert selftest.selftest(str(file), "torch", "cpu") == 5

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 from hand_written import altered, channel, deviation, observation
-from in_process import verdict
+from in_process import engine, verdict
 
+from gradcheck_cli import pipeline
 from gradcheck_cli.judge.accuracy import accuracy
 from gradcheck_cli.judge.bounds import NONZERO_SHARE
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import Expected, expected
+from gradcheck_cli.judge.invisible import SAME_EVERYWHERE
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.observation import FILLS, Fill, Observation, Role, SlotSeen
+from gradcheck_cli.records.observation import FILLS, ChannelSeen, Fill, Observation, Role, SlotSeen
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
 UNFUSED = Case.parse("torch:api=loop:bias=1:m_splits=5,0,0,9,7")
@@ -66,7 +68,7 @@ def test_one_element_that_nobody_compared_leaves_its_slot_untested(fill: Fill, c
 def test_zeros_that_nobody_compared_leave_an_expert_without_tokens_untested() -> None:
     slot = SlotSeen(role="bgrad", expert=2, buffer="grad", present=True, contents={"sum": deviation("exact")})
     short = altered(slot, contents={"sum": deviation("exact", compared=95)})
-    outcomes = [accuracy(UNFUSED, wanted("bgrad", 2), one, "exact").outcome for one in (slot, short)]
+    outcomes = [accuracy(UNFUSED, wanted("bgrad", 2), one, ChannelSeen(fill="exact")).outcome for one in (slot, short)]
     assert outcomes == [Outcome.PASSED, Outcome.UNTESTED]
 
 
@@ -134,7 +136,7 @@ def test_a_uniform_grad_output_passes_with_its_notes(dtype: str, unrounded: tupl
     found = verdict(str(Case.parse(f"torch:api=loop:bias=1:grad_output=expanded:dtype={dtype}")))
     assert found.outcome is Outcome.PASSED
     uniform, *others = found.notes
-    assert uniform.startswith("grad_output=expanded is the same everywhere")
+    assert uniform == SAME_EVERYWHERE
     assert [note.split()[3] for note in others] == list(unrounded)
 
 
@@ -148,3 +150,37 @@ def test_thin_exact_data_of_an_expert_beside_a_crowd_leaves_its_wgrad_to_random_
     case = "torch:api=loop:m_splits=1,2000:in_features=64:out_features=64"
     alone = [verdict(case, only=fill).roles["wgrad"] for fill in ("exact", "normal")]
     assert (alone, verdict(case).outcome) == ([Outcome.VACUOUS, Outcome.PASSED], Outcome.PASSED)
+
+
+def applied(case: str) -> set[str]:
+    job = pipeline.job(Case.parse(case), "all")
+    seen = engine(job.target).run(job)
+    return {phase.mutant for channel in seen.channels for phase in channel.phases if phase.mutant}
+
+
+# What a uniform grad_output hides -> the words of the note that cover it.
+HIDDEN = {
+    "dgrad_row_repeated": "reads other rows of it",
+    "dgrad_rows_rolled": "rows that change places in a dgrad",
+    "dgrad_stale": "reads other rows of it",
+    "wgrad_row_repeated": "rows that change places in a dgrad or a wgrad",
+    "wgrad_rows_rolled": "rows that change places in a dgrad or a wgrad",
+    "wgrad_tokens_misaligned": "pairs its rows with other tokens",
+    "bgrad_epsilon_1": "how sums of it alone are rounded",
+    "bgrad_epsilon_2": "how sums of it alone are rounded",
+    "bgrad_result_in_fp16": "how sums of it alone are rounded",
+}
+
+
+@pytest.mark.parametrize("tail", ("", ":fuse_wgrad_accumulation=1"))
+def test_the_note_of_a_uniform_grad_output_covers_every_fault_that_it_hides(tail: str) -> None:
+    case = f"torch:api=loop:bias=1:m_splits=uneven{tail}"
+    assert applied(case) - applied(f"{case}:grad_output=expanded") == HIDDEN.keys()
+    assert [name for name, words in HIDDEN.items() if words not in SAME_EVERYWHERE] == []
+
+
+@pytest.mark.parametrize("splits", ("all_empty", "0,0"))
+def test_results_without_elements_pass_with_a_note_that_nothing_was_compared(splits: str) -> None:
+    found = verdict(str(Case.parse(f"torch:api=loop:m_splits={splits}")))
+    assert found.notes == ["no expert has tokens: of fprop and dgrad only the shape and dtype could be looked at"]
+    assert verdict(str(Case.parse("torch:api=loop:m_splits=0,3"))).notes == []

@@ -65,13 +65,17 @@ def _summed(
     """A buffer after some microbatches: with its bound, with each rounding done, or as it is."""
     if fill == "normal":
         return accumulated(case, rounding, steps, prefill, rounds_first=rounds_first)
-    running = torch.zeros_like(steps[0].value) if prefill is None else prefill
+    start = torch.zeros_like(steps[0].value) if prefill is None else prefill
+    whole = torch.stack([start, *(step.value for step in steps)]).sum(0)
+    if fill == "exact":
+        return Content(whole)
+    running = start
     for step in steps:
-        value = as_stored(case, step.value) if fill == "range" and rounds_first else step.value
-        running = running + value
-        if fill == "range" and prefill is None:  # .grad has the activations' dtype, main_grad is fp32
+        running = running + (as_stored(case, step.value) if rounds_first else step.value)
+        if prefill is None:  # .grad has the activations' dtype, main_grad is fp32
             running = as_stored(case, running)
-    return Content(running)
+    # Nothing rounded but the end is as right, whoever was to round.
+    return Content(running, otherwise=as_stored(case, whole) if prefill is None else whole)
 
 
 def as_stored(case: Case, value: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,13 @@ from gradcheck_cli.compute.observe import Found, layout, observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
-from gradcheck_cli.compute.trial import CandidateRaised, on_trial
+from gradcheck_cli.compute.trial import CandidateRaised, on_trial, warned, words
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.observation import FILLS, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
-from gradcheck_cli.roots import without_roots
+from gradcheck_cli.records.observation import DATA, FILLS, ROLES, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
+
+LARGEST = 2**63
 
 
 class Engine:
@@ -69,7 +70,7 @@ class Engine:
             channels=channels,
             mutants=job.mutants,
             effective=effective,
-            warnings=list(dict.fromkeys(without_roots(f"{w.category.__name__}: {w.message}") for w in caught)),
+            warnings=warned(caught),
             raised=raised,
             seconds=time.perf_counter() - began,
         )
@@ -79,7 +80,7 @@ class Engine:
         case, phases = job.case, []
         poisoned = not reference.inapplicable and poison(POISON[fill], case, self.device)
         if not reference.inapplicable:
-            with on_trial(f"build, {fill} data", self.device), filled(POISON[fill], self.device):
+            with on_trial(f"build, {DATA[fill]}", self.device), filled(POISON[fill], self.device):
                 layer: Layer = self.builders[job.target](case, self.device)
                 as_built = layout(layer)
                 note(effective, {**layer.effective(), **as_built})
@@ -88,7 +89,7 @@ class Engine:
             for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill) if as_asked else ():
                 # A layer that does not say which path it took has not said that it took the one asked for.
                 unsaid: dict[str, str | int] = {} if case.path == "auto" else {"path": "unknown"}
-                with on_trial(f"reading the layer after the {phase} of microbatch {k}, {fill} data", self.device):
+                with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):
                     note(effective, {**unsaid, **layer.effective(), **layout(layer)})
                 slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
                 phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots, disturbed=disturbed))
@@ -99,6 +100,7 @@ class Engine:
         return ChannelSeen(
             fill=fill,
             inapplicable=reference.inapplicable,
+            exponents={role: reference.exponents[role] for role in ROLES} if fill != "normal" else {},
             largest_scale=reference.largest_scale,
             limit=reference.limit,
             unrounded=list(reference.unrounded),
@@ -110,7 +112,7 @@ class Engine:
 def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:
     """Add what a layer is found to be; where it was something else before, both are kept: `legacy, then native`."""
     for name, value in found.items():
-        value = plain(value)
+        name, value = words(name), plain(value)
         before = effective.setdefault(name, value)
         if value != before and not str(before).endswith(f"then {value}"):
             effective[name] = f"{before}, then {value}"
@@ -119,7 +121,8 @@ def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:
 def plain(value: object) -> str | int:
     """A value as a record holds it, whatever type a candidate found it in: numpy.bool_(True) is 1."""
     value = value.item() if hasattr(value, "item") else value
-    return int(value) if isinstance(value, int) else str(value)
+    # A larger integer is none of the JSON that every reader understands.
+    return int(value) if isinstance(value, int) and abs(value) < LARGEST else words(value)
 
 
 def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -> list[SlotSeen]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs
+from gradcheck_cli.compute.poison import POISON
+from gradcheck_cli.records.observation import POISON_BYTES, Fill
 
-# About 0.75 in every dtype: neither a write nor an addition leaves it as it is, and a sum that reads it is no integer.
+# About 0.75 in every dtype, of which a sum that reads it shows the traces: beside random data, which has no poison.
 GUARD_BYTE = 0x3F
-GUARD = 4096  # bytes on either side: some rows of a small matrix, and a multiple of ALIGNED
+# Beside what is added to: about 2^-125 in fp32, so that whatever is added there leaves its bits. NaN would stay NaN.
+ADDED_TO_BYTE = 0x01
+GUARD = 4096  # bytes on either side, at least: some rows of a small matrix, and a multiple of ALIGNED
 ALIGNED = 512  # bytes: what CUDA's caching allocator gives, and kernels choose their way by
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -28,15 +33,19 @@ class Guarded:
     around: torch.Tensor
     start: int
     end: int
+    byte: int
 
     def pairs(self) -> Pairs:
-        """Both guards, as they are and as they were laid."""
-        laid = _guard(self.around.device)
-        before, after = self.around[self.start - GUARD : self.start], self.around[self.end : self.end + GUARD]
-        return [(f"guard before {self.name}", before, laid), (f"guard after {self.name}", after, laid)]
+        """All before and all after the tensor, as it is and as it was laid."""
+        laid = _guard(self.around.device, self.byte)
+        before, after = self.around[: self.start], self.around[self.end :]
+        return [
+            (f"guard before {self.name}", before, laid[: len(before)]),
+            (f"guard after {self.name}", after, laid[: len(after)]),
+        ]
 
 
-def guarded(name: str, values: torch.Tensor) -> Guarded:
+def guarded(name: str, values: torch.Tensor, byte: int = GUARD_BYTE) -> Guarded:
     """A contiguous copy that begins at a multiple of ALIGNED; a tensor of its own, and no view."""
     size = values.numel() * values.element_size()
     around = torch.empty(size + 2 * GUARD + ALIGNED, dtype=torch.uint8, device=values.device)
@@ -45,9 +54,95 @@ def guarded(name: str, values: torch.Tensor) -> Guarded:
     tensor = torch.empty(0, dtype=values.dtype, device=values.device)
     tensor.set_(around.untyped_storage(), start // values.element_size(), values.shape, values.contiguous().stride())
     tensor.copy_(values)
-    around[:start] = GUARD_BYTE
-    around[start + size :] = GUARD_BYTE
-    return Guarded(name, tensor, around, start, start + size)
+    around[:start] = byte
+    around[start + size :] = byte
+    return Guarded(name, tensor, around, start, start + size, byte)
+
+
+def guard_byte(fill: Fill) -> int:
+    """What lies around that which is only to be read: the poison, so that even zero times what lies there is seen."""
+    return POISON_BYTES.get(POISON[fill], GUARD_BYTE)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor, and where its elements lay when it was lent: it can be given other memory, or other strides, in place.
+
+    `laid` is its shape, its strides, and where in its storage it begins.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    at: int
+    laid: tuple[object, ...]
+
+    def replaced_in(self, weight: torch.Tensor) -> bool:
+        """Whether the weight's main_grad is another tensor by now, or this one with other memory."""
+        found = getattr(weight, "main_grad", None)
+        return found is not self.tensor or self.tensor.data_ptr() != self.at
+
+    def moved(self) -> str:
+        """What is no longer as it was; "" where all is."""
+        now = placed(self.name, self.tensor)
+        if now.at != self.at:
+            return f"memory of {self.name}"
+        return f"layout of {self.name}" if now.laid != self.laid else ""
+
+
+def placed(name: str, tensor: torch.Tensor) -> Placed:
+    """A tensor where it lies now."""
+    plain = _plain(tensor)
+    return Placed(name, tensor, plain.data_ptr(), (*plain.shape, *plain.stride(), plain.storage_offset()))
+
+
+class Seen(NamedTuple):
+    """What is lent, after some phase: the elements beside those that were given, and the names of what else changed."""
+
+    pairs: Pairs
+    names: list[str]
+
+
+@dataclass
+class Loans:
+    """All that a candidate was lent so far; what is changed is told once, when it is first seen."""
+
+    inputs: Inputs
+    weights: list[Placed]
+    biases: list[Placed]
+    main_grads: list[Placed]
+    main_grad: Guarded
+    due: list[Placed]  # parameters whose gradient belongs into .grad; elsewhere it is a dummy, and nobody's business
+    given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
+    handed: list[Placed] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
+
+    def lend(self, one: Guarded, values: torch.Tensor, handle: torch.Tensor, k: int) -> None:
+        """Add x or grad_output of a microbatch: what was copied, and the very tensor that is handed out."""
+        name = f"{one.name}{_of(k)}"
+        self.given.append((replace(one, name=name), values))
+        self.handed += [placed(name, one.tensor), placed(name, handle)]
+
+    def seen(self) -> Seen:
+        """Everything as it is now."""
+        parameters = [*self.weights, *self.biases]
+        pairs = [(one.name, one.tensor.detach(), values) for one, values in self.given]
+        pairs += _loaded("weight", self.weights, self.inputs.weight)
+        pairs += [] if self.inputs.bias is None else _loaded("bias", self.biases, self.inputs.bias)
+        pairs += [pair for one in (self.main_grad, *(one for one, _ in self.given)) for pair in one.pairs()]
+        names = [one.moved() for one in (*parameters, *self.handed)]
+        # Other memory is told where main_grad itself is looked at, as another tensor is.
+        names += [moved for moved in (one.moved() for one in self.main_grads) if moved.startswith("layout")]
+        names += [f"requires_grad of {one.name}" for one in parameters if not one.tensor.requires_grad]
+        owed = [(one.name, one.tensor) for one in self.due] + [(one.name, one.tensor) for one, _ in self.given]
+        names += [f"overlap in the grad of {name}" for name, tensor in owed if _overlapping(tensor.grad)]
+        return Seen(pairs, [name for name in names if name])
+
+    def changed(self, seen: Seen, k: int) -> list[str]:
+        """The names of all that is changed and was not told before; of this microbatch's own x it says only `x`."""
+        names = [*changed(seen.pairs), *seen.names]
+        new = [name for name in dict.fromkeys(names) if name not in self.told]
+        self.told.update(new)
+        return [name.removesuffix(_of(k)) for name in new]
 
 
 def changed(pairs: Pairs) -> list[str]:
@@ -56,22 +151,16 @@ def changed(pairs: Pairs) -> list[str]:
     return [name for (name, _, _), one in zip(pairs, differ, strict=True) if one]
 
 
-def lent(
-    inputs: Inputs, k: int, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], guards: list[Guarded]
-) -> Pairs:
-    """All that a candidate may read in microbatch k and must not write, beside what it held before."""
-    given = {"x": inputs.x[k], "grad_output": inputs.grad_output[k]}
-    tensors = [(one.name, one.tensor.detach(), given[one.name]) for one in guards if one.name in given]
-    loaded = [] if inputs.bias is None else _loaded("bias", biases, inputs.bias)
-    around = [pair for one in guards for pair in one.pairs()]
-    return [*tensors, *_loaded("weight", weights, inputs.weight), *loaded, *around]
+def _of(microbatch: int) -> str:
+    return f" of microbatch {microbatch}"
 
 
-def _loaded(name: str, held: Sequence[torch.Tensor], given: torch.Tensor) -> Pairs:
+def _loaded(name: str, held: Sequence[Placed], given: torch.Tensor) -> Pairs:
     """Parameters as they are beside what was loaded into them, expert by expert; one packed parameter, or G."""
-    parts = [_plain(one) for one in held]
-    if len(parts) == 1 and parts[0].numel() == given.numel():
-        parts = list(parts[0].reshape(given.shape))
+    parts = [_plain(one.tensor) for one in held]
+    if len(parts) == 1:  # of another size by now: no expert's part is what it was
+        fits = parts[0].numel() == given.numel()
+        parts = list(parts[0].reshape(given.shape)) if fits else parts * len(given)
     return [(f"{name}[{i}]", part, own) for i, (part, own) in enumerate(zip(parts, given, strict=True))]
 
 
@@ -79,6 +168,13 @@ def _plain(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter's own elements; Transformer Engine's GroupedTensor has them in one flat buffer."""
     flat = getattr(parameter, "rowwise_data", None)
     return (flat if isinstance(flat, torch.Tensor) else parameter).detach()
+
+
+def _overlapping(grad: torch.Tensor | None) -> bool:
+    """Whether several elements share their memory: a stride of 0, at which torch refuses to work in place."""
+    if grad is None or grad.layout is not torch.strided or not grad.numel():
+        return False
+    return any(size > 1 and not stride for size, stride in zip(grad.shape, grad.stride(), strict=True))
 
 
 def _differ(now: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
@@ -97,6 +193,6 @@ def _given_away(tensor: torch.Tensor) -> bool:
     return tensor.numel() > 0 and tensor.untyped_storage().nbytes() < end
 
 
-@lru_cache(maxsize=4)
-def _guard(device: torch.device) -> torch.Tensor:
-    return torch.full((GUARD,), GUARD_BYTE, dtype=torch.uint8, device=device)
+@lru_cache(maxsize=16)
+def _guard(device: torch.device, byte: int) -> torch.Tensor:
+    return torch.full((GUARD + ALIGNED,), byte, dtype=torch.uint8, device=device)

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.lent import Guarded, changed, guarded, lent
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, GUARD_BYTE, Guarded, Loans, Placed, guard_byte, guarded, placed
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Layer
-from gradcheck_cli.compute.trial import on_trial
+from gradcheck_cli.compute.trial import a_tensor, on_trial, parameters_of
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import Buffer, Fill, Phase, Role
+from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 
 # Whose elements are measured; of others, and of sparse or meta tensors, shape and dtype tell enough.
 READABLE = ("bfloat16", "float16", "float32", "float64")
@@ -68,19 +68,6 @@ class Parameters:
         return len(self.weights) == 1 and self.weights[0].dim() == 3
 
 
-@dataclass(frozen=True)
-class Attached:
-    """The main_grad that a weight was given, and where its memory is: a tensor can be given other memory."""
-
-    tensor: torch.Tensor
-    at: int
-
-    def replaced_in(self, weight: torch.Tensor) -> bool:
-        """Whether the weight's main_grad is another tensor by now, or this one with other memory."""
-        found = getattr(weight, "main_grad", None)
-        return found is not self.tensor or self.tensor.data_ptr() != self.at
-
-
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[After]:
     """Run all microbatches; after each forward and backward yield what is there.
 
@@ -91,40 +78,45 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
     device = inputs.weight.device
 
     def trial(during: str) -> AbstractContextManager[None]:
-        return on_trial(f"{during}, {fill} data", device)
+        return on_trial(f"{during}, {DATA[fill]}", device)
 
     with trial("loading of the weights"):
         # Copies: the originals serve the reference, and every other case on the same data.
         layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
-    main_grad = guarded("main_grad", inputs.prefill)
+    byte, main_grad = guard_byte(fill), guarded("main_grad", inputs.prefill, ADDED_TO_BYTE)
     with trial("reading the parameters after loading"):
         # An optimizer holds these from here on; gradients that reach others put in their place later are lost to it.
         held = held_parameters(case, layer)
         attached = attach_main_grad(held.weights, main_grad.tensor)
+        loans = lent(case, inputs, held, attached, main_grad)
     for k in range(case.microbatches):
-        splits, x = case.splits(k), guarded("x", inputs.x[k])
-        x.tensor.requires_grad_()
+        splits, x = case.splits(k), guarded("x", inputs.x[k], byte)
+        # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
+        ahead = x.tensor.requires_grad_().view_as(x.tensor)
+        loans.lend(x, inputs.x[k], ahead, k)
         with trial(f"forward of microbatch {k}"), filled(POISON[fill], device):
-            y = _a_tensor(layer.forward(x.tensor, splits))
+            y = a_tensor(layer.forward(ahead, splits))
         shape = (sum(splits), case.out_features)
         with trial(f"reading the output of microbatch {k}"):
             fprop, fits = _rows("fprop", "output", y, splits, shape, device), tuple(y.shape) == shape
-        yield After(k, "forward", [snapshot(fprop)], [])
+            seen = loans.seen()
+        yield After(k, "forward", [snapshot(fprop)], loans.changed(seen, k))
         if not fits:
             return
-        given = grad_output(case, inputs.grad_output[k])
+        given = grad_output(case, inputs.grad_output[k], byte)
+        loans.lend(given, inputs.grad_output[k], given.tensor, k)
         with trial(f"backward of microbatch {k}"), filled(POISON[fill], device):
             y.backward(given.tensor)
         with trial(f"reading the gradients after the backward of microbatch {k}"):
             dgrad = _rows("dgrad", "input.grad", x.tensor.grad, splits, tuple(x.tensor.shape), device)
             found = [dgrad, *_parameters(case, held, attached, device)]
-            pairs = lent(inputs, k, held.weights, held.biases, [main_grad, x, given])
-        yield After(k, "backward", [snapshot(one) for one in found], changed(pairs))
+            seen = loans.seen()
+        yield After(k, "backward", [snapshot(one) for one in found], loans.changed(seen, k))
 
 
 def held_parameters(case: Case, layer: Layer) -> Parameters:
     """The parameters as a trainer takes hold of them; ValueError where they are not one for each expert, or packed."""
-    held = Parameters(list(layer.weights), list(layer.biases))
+    held = Parameters(*parameters_of(layer))
     experts = case.num_gemms
     if not held.packed and len(held.weights) != experts:
         raise ValueError(f"expected {experts} weights or a packed one; after loading there are {len(held.weights)}")
@@ -135,45 +127,50 @@ def held_parameters(case: Case, layer: Layer) -> Parameters:
 
 def layout(layer: Layer) -> dict[str, str | int]:
     """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
-    weights, names = list(layer.weights), {dtype: name for name, dtype in DTYPES.items()}
-    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *layer.biases))
+    (weights, biases), names = parameters_of(layer), {dtype: name for name, dtype in DTYPES.items()}
+    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases))
     first = weights[0]
     packed = len(weights) == 1 and first.dim() == 3
     return {
         "single_grouped_weight": int(packed),
         "dtype": " and ".join(dtypes),
-        "bias": int(len(layer.biases) > 0),
+        "bias": int(len(biases) > 0),
         "num_gemms": first.shape[0] if packed else len(weights),
         "in_features": first.shape[-1],
         "out_features": first.shape[-2],
     }
 
 
-def grad_output(case: Case, values: torch.Tensor) -> Guarded:
+def grad_output(case: Case, values: torch.Tensor, byte: int = GUARD_BYTE) -> Guarded:
     """The incoming gradient: its own storage, or the scalar one that `.sum().backward()` expands with strides 0."""
     if case.grad_output == "expanded":
-        scalar = guarded("grad_output", torch.ones((), dtype=values.dtype, device=values.device))
+        scalar = guarded("grad_output", torch.ones((), dtype=values.dtype, device=values.device), byte)
         return replace(scalar, tensor=scalar.tensor.expand(values.shape))
-    return guarded("grad_output", values)
+    return guarded("grad_output", values, byte)
 
 
-def attach_main_grad(weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Attached]:
+def attach_main_grad(weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
     """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does."""
     packed = len(weights) == 1 and weights[0].dim() == 3
     attached = [buffer] if packed else list(buffer)
     for weight, main_grad in zip(weights, attached, strict=True):
         weight.main_grad = main_grad  # type: ignore[attr-defined]
         weight.grad_added_to_main_grad = False  # type: ignore[attr-defined]
-    return [Attached(tensor, tensor.data_ptr()) for tensor in attached]
+    return _named("main_grad", attached, packed=packed)
 
 
-def _a_tensor(output: object) -> torch.Tensor:
-    if not isinstance(output, torch.Tensor):
-        raise TypeError(f"expected the output as one tensor; forward returned {type(output).__name__}")
-    return output
+def lent(case: Case, inputs: Inputs, held: Parameters, attached: list[Placed], main_grad: Guarded) -> Loans:
+    """What a candidate holds before its first microbatch."""
+    weights, biases = _named("weight", held.weights, packed=held.packed), _named("bias", held.biases, packed=False)
+    due = biases if case.fuse_wgrad_accumulation else [*weights, *biases]
+    return Loans(inputs, weights, biases, attached, main_grad, due)
 
 
-def _parameters(case: Case, held: Parameters, attached: list[Attached], device: torch.device) -> list[Found]:
+def _named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:
+    return [placed(name if packed else f"{name}[{i}]", tensor) for i, tensor in enumerate(tensors)]
+
+
+def _parameters(case: Case, held: Parameters, attached: list[Placed], device: torch.device) -> list[Found]:
     part = (case.out_features, case.in_features)
     grads = [_held(weight.grad, device) for weight in held.weights]
     main_grads = [

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from gradcheck_cli.compute.inputs import ACCUMULATED_EXACTLY, Inputs, draw
+from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
+from gradcheck_cli.compute.integers import ACCUMULATED_EXACTLY
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
@@ -34,7 +35,8 @@ class Reference:
     """The right answer to one case and fill.
 
     `roles[k]` holds microbatch k's fprop (T, N), dgrad (T, K), wgrad (G, N, K) and, with a bias, bgrad (G, N).
-    `largest_scale` bounds every partial result in any order of summation; `limit` is what the fill allows it to be.
+    On an integer fill they are integers times 2^exponents[role]; `largest_scale` bounds every partial result in any
+    order of summation, in these units, and `limit` is what the fill allows it to be.
     `inapplicable` says why the fill's argument does not hold for the data drawn, "" where it does; `unrounded` are the
     roles of which on range data no value needs a rounding.
     """
@@ -42,6 +44,7 @@ class Reference:
     fill: Fill
     inputs: Inputs
     roles: tuple[dict[Role, Exact], ...]
+    exponents: dict[str, int]
     largest_scale: float
     limit: float
     inapplicable: str
@@ -86,19 +89,26 @@ def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
 def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     """The fp64 reference of given inputs, and whether the fill's argument holds on them."""
     roles = tuple(microbatch(case, inputs, k) for k in range(case.microbatches))
-    stored = [role.scale for seen in roles for name, role in seen.items() if name in ("fprop", "dgrad")]
-    summed = [torch.stack([seen["wgrad"].scale for seen in roles]).sum(0)]
+    exponents = exponents_of(case, fill)
+    stored = [in_units(seen[name].scale, exponents[name]) for seen in roles for name in ("fprop", "dgrad")]
+    wgrad = in_units(torch.stack([seen["wgrad"].scale for seen in roles]).sum(0), exponents["wgrad"])
+    summed = [wgrad]
     if inputs.bias is not None:
-        summed.append(torch.stack([seen["bgrad"].scale for seen in roles]).sum(0))
+        bgrad = torch.stack([seen["bgrad"].scale for seen in roles]).sum(0)
+        summed.append(in_units(bgrad, exponents["bgrad"]))
     largest = max((float(scale.max()) for scale in stored + summed if scale.numel()), default=0.0)
-    in_main_grad = float((summed[0] + inputs.prefill.abs()).max())
-    limit, why = _argument(case, fill, roles, largest, in_main_grad)
-    return Reference(fill, inputs, roles, largest, limit, why, unrounded(case, roles) if fill == "range" else ())
+    in_main_grad = float((wgrad + in_units(inputs.prefill.double().abs(), exponents["prefill"])).max())
+    even = unrounded(case, roles, exponents) if fill == "range" else ()
+    limit, why = _argument(case, fill, even, largest, in_main_grad)
+    return Reference(fill, inputs, roles, exponents, largest, limit, why, even)
 
 
-def _argument(
-    case: Case, fill: Fill, roles: tuple[dict[Role, Exact], ...], largest: float, in_main_grad: float
-) -> tuple[float, str]:
+def in_units(value: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Divided by 2^exponent, exactly: the integers that an integer fill is made of."""
+    return value * 2.0**-exponent
+
+
+def _argument(case: Case, fill: Fill, even: tuple[Role, ...], largest: float, in_main_grad: float) -> tuple[float, str]:
     """What the fill allows sums of |a||b| to be, and why its argument does not hold on this data; "" if it does."""
     stored = FORMATS[case.dtype]
     exact, said = stored.largest_exact_integer, f"sums of |a||b| reach {largest:.4g}"
@@ -112,18 +122,18 @@ def _argument(
     limit = float(exact) if whole else min(ACCUMULATED_EXACTLY, stored.largest)
     if max(largest, in_main_grad) > limit:
         return limit, f"{said}; expected {limit:.7g} at most"
-    crossed = whole or len(unrounded(case, roles)) < len(PRODUCTS)
+    crossed = whole or len(even) < len(PRODUCTS)
     return limit, "" if crossed else f"no result is past {exact}, up to which {case.dtype} holds integers exactly"
 
 
-def unrounded(case: Case, roles: tuple[dict[Role, Exact], ...]) -> tuple[Role, ...]:
+def unrounded(case: Case, roles: tuple[dict[Role, Exact], ...], exponents: dict[str, int]) -> tuple[Role, ...]:
     """The products of which every value is one that the dtype holds; in fp32, one that fp16 or TF32 would hold."""
     narrow = DTYPES["fp16" if case.dtype == "fp32" else case.dtype]
-    return tuple(
-        name
-        for name in PRODUCTS
-        if all(torch.equal(seen[name].value.to(narrow).double(), seen[name].value) for seen in roles)
-    )
+
+    def held(value: torch.Tensor) -> bool:
+        return torch.equal(value.to(narrow).double(), value)
+
+    return tuple(name for name in PRODUCTS if all(held(in_units(seen[name].value, exponents[name])) for seen in roles))
 
 
 def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from gradcheck_cli.compute.provider import Layer
 from gradcheck_cli.records.observation import Raised
 from gradcheck_cli.roots import without_roots
+
+# What a candidate says may have any length; records and reports hold it whole only up to this.
+LONGEST = 4000  # characters of one text
+MOST_WARNINGS = 100
+
+LAYER = "expected a layer, as Layer in gradcheck_cli/compute/provider.py describes it"
 
 
 class CandidateRaised(Exception):
@@ -30,13 +38,75 @@ def on_trial(during: str, device: torch.device) -> Iterator[None]:
     except Exception as error:  # a candidate may raise anything; no verdict but RAISED or REFUSED can follow
         raise CandidateRaised(
             Raised(
-                type=type(error).__name__,
-                message=without_roots(str(error).strip()),
+                type=words(type(error).__name__),
+                message=words(error),
                 during=during,
-                traceback=without_roots("".join(traceback.format_exception(error)))[-4000:],
+                traceback=_traceback(error),
                 sticky=_sticky(device),
             )
         ) from error
+
+
+def words(said: object) -> str:
+    """What an object of the candidate's says of itself, as a record can hold it, even where its __str__ raises."""
+    try:
+        text = str.__str__(str(said)).strip()  # of a subclass of str, whose own methods may do anything, the text alone
+    except Exception as error:  # noqa: BLE001 - never a verdict: that something was said is all that can be told
+        text = f"{type(said).__name__}, whose __str__ raises {type(error).__name__}"
+    if len(text) <= LONGEST:
+        return without_roots(text)
+    # More than is kept, so that no path is cut before it has lost its root.
+    kept = without_roots(text[: 2 * LONGEST])[:LONGEST].strip()
+    return f"{kept} ... (cut here; {len(text)} characters in all)"
+
+
+def warned(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """What was warned of, each once."""
+    said = list(dict.fromkeys(f"{words(one.category.__name__)}: {words(one.message)}" for one in caught))
+    left_out = len(said) - MOST_WARNINGS
+    return [*said[:MOST_WARNINGS], *([f"... (cut here; {left_out} more warnings)"] if left_out > 0 else [])]
+
+
+def parameters_of(layer: Layer) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Weights and biases of what a provider built; TypeError or ValueError where that is no layer."""
+    named = ("weights", "biases", "load", "forward", "effective")
+    # Asked of the type first: a property that raises is the candidate's to explain.
+    absent = [name for name in named if not hasattr(type(layer), name) and not hasattr(layer, name)]
+    if absent:
+        raise TypeError(f"{LAYER}; found {words(type(layer).__name__)} without {', '.join(absent)}")
+    weights, biases = _tensors("weights", layer.weights), _tensors("biases", layer.biases)
+    shapes = [tuple(one.shape) for one in weights]
+    dimensions = [len(shape) for shape in shapes]
+    if dimensions != [3] and set(dimensions) != {2}:
+        found = words(shapes) if shapes else "no weight"
+        raise ValueError(f"{LAYER}: one packed weight (G, N, K), or G weights (N, K); found {found}")
+    return weights, biases
+
+
+def a_tensor(output: object) -> torch.Tensor:
+    """What a forward returned; TypeError where it is something else than one tensor."""
+    if not isinstance(output, torch.Tensor):
+        raise TypeError(f"expected the output as one tensor; forward returned {words(type(output).__name__)}")
+    return output
+
+
+def _tensors(name: str, held: object) -> list[torch.Tensor]:
+    if isinstance(held, torch.Tensor) or not isinstance(held, Iterable):
+        raise TypeError(f"{LAYER}: {name} as a sequence of tensors; found {words(type(held).__name__)}")
+    listed = list(held)
+    others = dict.fromkeys(words(type(one).__name__) for one in listed if not isinstance(one, torch.Tensor))
+    if others:
+        raise TypeError(f"{LAYER}: {name} as a sequence of tensors; found {', '.join(others)} among them")
+    return listed
+
+
+def _traceback(error: Exception) -> str:
+    """Its end, which says where it was raised and last what."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - never a verdict: its cause, its notes or its class may raise when asked
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return without_roots(text[-2 * LONGEST :])[-LONGEST:]
 
 
 def _sticky(device: torch.device) -> bool:

@@ -9,13 +9,13 @@ from gradcheck_cli.judge.contract import Expected
 from gradcheck_cli.judge.diagnosis import diagnose
 from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import INFINITE, Deviation, Fill, SlotSeen
+from gradcheck_cli.records.observation import DATA, INFINITE, ChannelSeen, Deviation, Fill, SlotSeen
 from gradcheck_cli.records.verdict import Outcome
 
 
-def accuracy(case: Case, wanted: Expected, slot: SlotSeen, fill: Fill, lambda_: float = LAMBDA) -> Judgement:
+def accuracy(case: Case, wanted: Expected, slot: SlotSeen, channel: ChannelSeen, lambda_: float = LAMBDA) -> Judgement:
     """The outcome of comparing one slot with what it must hold."""
-    deviation = slot.contents.get(wanted.content)
+    deviation, fill = slot.contents.get(wanted.content), channel.fill
     if deviation is None:
         return Judgement(outcome=Outcome.UNTESTED, why="expected a comparison; none could be made")
     if deviation.compared < wanted.elements:
@@ -30,7 +30,8 @@ def accuracy(case: Case, wanted: Expected, slot: SlotSeen, fill: Fill, lambda_: 
         "after_rounding": deviation.after_rounding,
         "smallest_lambda": deviation.smallest_lambda,
     }
-    wrong = _inexact(deviation, fill) if fill != "normal" else _inaccurate(deviation, lambda_)
+    exponent = channel.exponents.get(wanted.role, 0)
+    wrong = _inexact(deviation, exponent) if fill != "normal" else _inaccurate(deviation, lambda_)
     if wrong:
         outcome = Outcome.INEXACT if fill != "normal" else Outcome.INACCURATE
         named = diagnose(slot, wanted.content, case.dtype, fill)
@@ -41,13 +42,15 @@ def accuracy(case: Case, wanted: Expected, slot: SlotSeen, fill: Fill, lambda_: 
     return Judgement(outcome=Outcome.PASSED, why="", **figures)
 
 
-def _inexact(deviation: Deviation, fill: Fill) -> str:
-    """What differs on exact data, "" where nothing does."""
+def _inexact(deviation: Deviation, exponent: int) -> str:
+    """What differs on integers times a power of two, "" where nothing does."""
     if deviation.differing == 0:
         return ""
+    expected, found = (value * 2.0**-exponent for value in (deviation.expected, deviation.found))
+    unit = f", in units of 2^{exponent}" if exponent else ""
     return (
-        f"{fill} data: {deviation.differing} of {deviation.compared} elements differ; "
-        f"expected {deviation.expected:.0f}, found {deviation.found:.10g} at {list(deviation.worst)}"
+        f"{deviation.differing} of {deviation.compared} elements differ; "
+        f"expected {expected:.10g}, found {found:.10g} at {list(deviation.worst)}{unit}"
     )
 
 
@@ -62,10 +65,10 @@ def _inaccurate(deviation: Deviation, lambda_: float) -> str:
     ratio = "without a bound" if deviation.ratio is None else f"{deviation.ratio:.3g} times its bound"
     at = f"expected {deviation.expected:.6g}, found {deviation.found:.6g} at {list(deviation.worst)}"
     if lambda_ == LAMBDA or needed is None:
-        return f"random data: an error is {ratio}; {at}"
+        return f"an error is {ratio}; {at}"
     asked = "no lambda allows" if needed >= INFINITE else f"only lambda = {needed:.3g} allows"
     return (
-        f"random data: expected errors that lambda = {lambda_:g} allows, found one that {asked}; "
+        f"expected errors that lambda = {lambda_:g} allows, found one that {asked}; "
         f"in the run, with lambda = {LAMBDA:g}, the largest was {ratio}: {at}"
     )
 
@@ -78,13 +81,13 @@ def _vacuous(case: Case, wanted: Expected, slot: SlotSeen, fill: Fill) -> str:
     if slot.nonzero_expected <= NONZERO_SHARE * wanted.elements:
         return (
             f"expected values that tell a gradient from none; found {zeros} of {wanted.elements} expected values "
-            f"to be 0 on {fill} data: a zeroed gradient would hardly differ"
+            f"to be 0 on {DATA[fill]}: a zeroed gradient would hardly differ"
         )
     # Uniform by the choice of the axis: the verdict's notes say what that hides.
     chosen = wanted.role == "bgrad" and case.grad_output == "expanded"
     if slot.uniform and not chosen:
         return (
             f"expected values that tell their places apart; found all {wanted.elements} expected values to be equal "
-            f"on {fill} data: any order of them would have passed"
+            f"on {DATA[fill]}: any order of them would have passed"
         )
     return ""

@@ -1,14 +1,49 @@
-"""Was anything written that nobody asked for? Inputs, parameters and the memory around buffers: no tolerance."""
+"""Was anything changed that nobody asked for? Inputs, parameters and the memory around buffers: no tolerance."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.records.observation import DATA, Observation
 from gradcheck_cli.records.verdict import Finding, Outcome
 
 _EXPERT = re.compile(r"(?P<kind>.+)\[(?P<expert>[0-9]+)\]")
+
+
+class Expectation(NamedTuple):
+    """What is expected of a thing, what is found instead, and what that is called; `{}` stands for the thing."""
+
+    why: str
+    diagnosis: str
+
+
+# The beginning of a name -> what was expected of the rest of it; of what begins otherwise, that it holds its bits.
+EXPECTED = {
+    "guard before ": Expectation(
+        "expected the memory before {} to stay as it was, bit for bit; found it written", "written before {}"
+    ),
+    "guard after ": Expectation(
+        "expected the memory after {} to stay as it was, bit for bit; found it written", "written after {}"
+    ),
+    "memory of ": Expectation(
+        "expected {} to stay in the memory that the candidate was given; found it in other memory",
+        "memory of {} changed",
+    ),
+    "layout of ": Expectation(
+        "expected {} to keep its shape, its strides and its place in its storage; found others", "layout of {} changed"
+    ),
+    "requires_grad of ": Expectation(
+        "expected {} to be left with requires_grad=True; found False, and no later gradient reaches it",
+        "requires_grad of {} changed",
+    ),
+    "overlap in ": Expectation(
+        "expected each element of {} in memory of its own; found elements that share theirs (a stride of 0), on which "
+        "an optimizer's in-place operation raises",
+        "elements of {} share memory",
+    ),
+    "": Expectation("expected {} to hold what the candidate was given, bit for bit; found it changed", "{} changed"),
+}
 
 
 class Disturbance(NamedTuple):
@@ -29,13 +64,18 @@ class Disturbance(NamedTuple):
         named = _EXPERT.fullmatch(self.name)
         return [int(named["expert"])] if named else []
 
+    @property
+    def slot(self) -> str:
+        """The parameter of one expert in the name, `weight[3]`; of anything else it is the case that has it."""
+        return self.name.rpartition(" ")[2] if self.experts else "case"
+
 
 def bystanders(observation: Observation) -> list[Finding]:
-    """UNEXPECTED for each kind of thing that did not keep its bits; the first time is told, and all its experts."""
+    """UNEXPECTED for each kind of thing that did not stay as it was; the first time is told, and all its experts."""
     kinds: dict[str, list[Disturbance]] = {}
     for channel in observation.channels:
         for phase in channel.phases:
-            when = f"after the {phase.phase} of microbatch {phase.microbatch}, {channel.fill} data"
+            when = f"after the {phase.phase} of microbatch {phase.microbatch}, {DATA[channel.fill]}"
             for name in () if phase.mutant else phase.disturbed:
                 seen = Disturbance(name, when)
                 kinds.setdefault(seen.kind, []).append(seen)
@@ -44,17 +84,12 @@ def bystanders(observation: Observation) -> list[Finding]:
 
 def _finding(kind: str, seen: list[Disturbance]) -> Finding:
     first = seen[0]
-    if kind.startswith("guard"):
-        side, tensor = kind.split()[1:3]
-        why = f"expected the memory {side} {tensor} to stay as it was, bit for bit; found it written"
-        diagnosis = f"written {side} {tensor}"
-    else:
-        why = f"expected {first.name} to hold what the candidate was given, bit for bit; found it changed"
-        diagnosis = f"{kind} changed"
+    beginning = next(one for one in EXPECTED if kind.startswith(one))
+    expectation = EXPECTED[beginning]
     return Finding(
-        slot=first.name if first.experts else "case",
+        slot=first.slot,
         outcome=Outcome.UNEXPECTED,
-        why=f"{why} ({first.when})",
-        diagnosis=diagnosis,
+        why=f"{expectation.why.format(first.name.removeprefix(beginning))} ({first.when})",
+        diagnosis=expectation.diagnosis.format(kind.removeprefix(beginning)),
         experts=sorted({expert for one in seen for expert in one.experts}),
     )

@@ -6,6 +6,7 @@ from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.bystanders import bystanders
 from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
 from gradcheck_cli.judge.findings import group, margins
+from gradcheck_cli.judge.invisible import invisible
 from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.judge.proof import proved
 from gradcheck_cli.judge.slots import judge_slot, judge_slots
@@ -81,24 +82,9 @@ def _verdict(
         margins=worst,
         effective=observation.effective,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
-        notes=_cannot_see(case, observation),
+        notes=invisible(case, observation),
         seconds=observation.seconds,
     )
-
-
-def _cannot_see(case: Case, observation: Observation) -> list[str]:
-    """What this case's own data makes invisible."""
-    hidden = [
-        f"range data: no {role} of this case needs a rounding: where a path rounds it too often is invisible"
-        for channel in observation.channels
-        for role in (channel.unrounded if any(case.splits()) and not channel.inapplicable else ())
-    ]
-    if case.grad_output != "expanded":
-        return hidden
-    alike = "rows that change places in a wgrad are"
-    if case.bias:
-        alike = "rows that change places in a wgrad, and elements in a bgrad, are"
-    return [f"grad_output=expanded is the same everywhere: {alike} invisible to this case", *hidden]
 
 
 def untested(case: Case, why: str = "expected the case to run; the run ended before it") -> Verdict:

@@ -27,6 +27,8 @@ NAMES = {
 }
 # What a factor is called where it is one of these.
 FACTORS = {2.0: "doubled", -1.0: "negated"}
+# Of a factor's digits those that every expert's own roundings leave alone.
+DIGITS = {"bf16": 3, "fp16": 3, "fp32": 4}
 
 
 def diagnose(slot: SlotSeen, content: str, dtype: str, fill: Fill) -> str:
@@ -69,5 +71,5 @@ def _in_words(hypothesis: str, dtype: str) -> str:
     if name == "scaled":
         factor = float(parameter)
         told = [word for known, word in FACTORS.items() if abs(factor - known) <= recognised(dtype)]
-        return told[0] if told else NAMES[name].format(parameter)
+        return told[0] if told else NAMES[name].format(f"{factor:.{DIGITS[dtype]}g}")
     return NAMES[name].format(parameter)

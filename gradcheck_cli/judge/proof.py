@@ -11,7 +11,7 @@ from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.records.battery import MUTANTS, Mutant
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS
-from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, SlotSeen
+from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, Role, SlotSeen
 from gradcheck_cli.records.verdict import Finding, Mutants, Outcome, Verdict, gravest
 
 Judge = Callable[[Expected, ChannelSeen], list[Judgement]]
@@ -35,13 +35,16 @@ def proved(verdict: Verdict, case: Case, observation: Observation, judge: Judge)
     applied = [mutant for mutant, seen in outcomes.items() if seen]
     killed = [mutant for mutant in applied if outcomes[mutant] & set(mutant.fault.deserves)]
     survived = [mutant for mutant in applied if mutant not in killed]
-    seen_from = [mutant.fault.roundings for mutant in killed if mutant.fault.roundings]
+    seen_from: dict[Role, int] = {}
+    for mutant in killed:
+        if mutant.fault.roundings:
+            seen_from[mutant.role] = min(seen_from.get(mutant.role, mutant.fault.roundings), mutant.fault.roundings)
     counted = Mutants(
         killed=len(killed),
         of=len(applied),
         inapplicable=len(asked) - len(applied),
         survived=[mutant.name for mutant in survived],
-        smallest_epsilon=min(seen_from) * FORMATS[case.dtype].unit_roundoff if seen_from else None,
+        smallest_epsilon=max(seen_from.values()) * FORMATS[case.dtype].unit_roundoff if seen_from else None,
     )
     told = msgspec.structs.replace(verdict, mutants=counted)
     return _vacuous(told, [one for one in survived if one.fault.required])

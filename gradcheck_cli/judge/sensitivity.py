@@ -11,7 +11,7 @@ from gradcheck_cli.judge.slots import judge_slot
 from gradcheck_cli.records.battery import FAULTS, MUTANTS, Mutant
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
-from gradcheck_cli.records.observation import FILLS, Fill, Observation
+from gradcheck_cli.records.observation import FILLS, Fill, Observation, Role
 from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
@@ -23,32 +23,29 @@ class Tally:
         self.verdicts: list[Verdict] = []
         self.of: Counter[tuple[str, Fill]] = Counter()
         self.killed: Counter[tuple[str, Fill]] = Counter()
-        self.rungs: dict[
-            tuple[DtypeName, Fill], list[int]
-        ] = {}  # (dtype, fill) -> smallest seen of each case, 0 for none
+        self.seen_from: dict[tuple[DtypeName, Fill], list[int]] = {}  # one entry for each gradient of each case
 
     def add(self, case: Case, seen: Observation, verdict: Verdict) -> None:
         """Count one case; what did not run has nothing to be altered."""
         self.verdicts.append(verdict)
         for channel in seen.channels:
-            ladder: list[int] = []
-            climbed = False
+            steps: dict[Role, dict[int, bool]] = {}
             for mutant, killed in _tried(case, seen, channel.fill):
                 name = (mutant.fault.name, channel.fill)
                 self.of[name] += 1
                 self.killed[name] += killed
-                climbed = climbed or bool(mutant.fault.roundings)
-                if killed and mutant.fault.roundings:
-                    ladder.append(mutant.fault.roundings)
-            if climbed:
-                self.rungs.setdefault((case.dtype, channel.fill), []).append(min(ladder, default=0))
+                if mutant.fault.roundings:
+                    steps.setdefault(mutant.role, {})[mutant.fault.roundings] = killed
+            self.seen_from.setdefault((case.dtype, channel.fill), []).extend(map(_seen_from, steps.values()))
 
     def told(self, endings: list[Ended], seconds: float) -> Sensitivity:
         """All of it as a record."""
+        asked = [verdict for verdict in self.verdicts if verdict.outcome is not Outcome.EXCLUDED]
         executed = [verdict for verdict in self.verdicts if verdict.outcome.executed]
         judged = [verdict for verdict in executed if verdict.outcome.gravity < Outcome.RAISED.gravity]
         proofs = [verdict.mutants for verdict in judged if verdict.mutants]
         return Sensitivity(
+            asked=len(asked),
             cases=len(judged),
             passed=sum(verdict.outcome.green for verdict in judged),
             ended_early=len(executed) - len(judged),
@@ -70,7 +67,9 @@ class Tally:
                 )
                 for fault in FAULTS
             ],
-            smallest=[_smallest(dtype, fill, found) for (dtype, fill), found in sorted(self.rungs.items())],
+            smallest=[
+                _smallest(dtype, fill, found) for (dtype, fill), found in sorted(self.seen_from.items()) if found
+            ],
             endings=endings,
             seconds=seconds,
         )
@@ -86,13 +85,23 @@ def _tried(case: Case, seen: Observation, fill: Fill) -> Iterator[tuple[Mutant, 
         yield mutant, bool(outcomes & set(mutant.fault.deserves))
 
 
+def _seen_from(steps: dict[int, bool]) -> int:
+    """The smallest step of a gradient's ladder from which on all are seen; 0 where the largest is not."""
+    first = 0
+    for step, killed in sorted(steps.items(), reverse=True):
+        if not killed:
+            break
+        first = step
+    return first
+
+
 def _smallest(dtype: DtypeName, fill: Fill, found: list[int]) -> Smallest:
-    seen = [rung for rung in found if rung]
+    seen = [step for step in found if step]
     return Smallest(
         dtype=dtype,
         fill=fill,
         best=min(seen, default=0),
         worst=max(seen, default=0),
-        cases=len(found),
+        gradients=len(found),
         blind=len(found) - len(seen),
     )

@@ -55,7 +55,7 @@ def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen, lambda_: floa
     if away:
         return [away]
     shape = protocol(wanted, seen)
-    judged = [*shape, accuracy(case, wanted, seen[wanted.buffer], channel.fill, lambda_)]
+    judged = [*shape, accuracy(case, wanted, seen[wanted.buffer], channel, lambda_)]
     wrong = [judgement for judgement in judged if judgement.outcome is not Outcome.PASSED]
     return wrong or judged
 

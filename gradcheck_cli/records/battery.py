@@ -102,7 +102,7 @@ def ladder(roundings: int) -> Fault:
         cites="false pass 9",
         deserves=WRONG,
         roundings=roundings,
-        summary=f"times 1 + {roundings} unit roundoffs of the dtype",
+        summary=f"times 1 + {roundings} u, the unit roundoff of the dtype",
     )
 
 
@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     value("block_transposed", W, "G1", "a square block transposed"),
     value("memory_transposed", W, "I3", "its memory read in the order of the transposed shape"),
     value("tokens_misaligned", W, "false pass 14", "grad_output one token further than x", fast=W),
-    value("garbage_in_empty", PARAMETERS, "C1", "1e-3 in an expert without tokens", fast=W, fills=INTEGERS),
+    value("garbage_in_empty", PARAMETERS, "C1", "garbage in an expert without tokens", fast=W, fills=INTEGERS),
     value("nan_in_empty", PARAMETERS, "C8", "NaN in an expert without tokens", NONFINITE),
     value("nan", ROLES, "C3", "one element NaN", NONFINITE, fast=("dgrad",)),
     value("inf", ROLES, "C4", "one element infinite", NONFINITE),
@@ -136,6 +136,8 @@ FAULTS: tuple[Fault, ...] = (
     value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
     value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=INTEGERS),
     value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
+    value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", POISONED, fills=INTEGERS),
+    value("result_in_fp16", ROLES, "F1", "with the exponents of fp16", POISONED, fast=W, fills=INTEGERS),
     delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
     delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
     delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),

@@ -11,6 +11,8 @@ ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad")
 Buffer = Literal["output", "input.grad", "grad", "main_grad"]
 Phase = Literal["forward", "backward", "backward_dw"]
 Fill = Literal["exact", "range", "normal"]
+# What a fill is called in words.
+DATA = {"exact": "exact data", "range": "range data", "normal": "random data"}
 FILLS: tuple[Fill, ...] = ("exact", "range", "normal")
 # What memory that nobody should read is filled with, byte by byte: NaN in every dtype, a large number in every dtype.
 POISON_BYTES = {"0xFF": 0xFF, "0x71": 0x71}
@@ -69,7 +71,7 @@ class PhaseSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     microbatch: int
     phase: Phase
     slots: list[SlotSeen]  # of a mutant: only those that it altered
-    disturbed: list[str] = []  # what was written though nobody asked for it: x, grad_output, weight, a guard
+    disturbed: list[str] = []  # what was changed though nobody asked for it: x, weight, a guard, a layout
 
 
 class ChannelSeen(Record, frozen=True, kw_only=True):
@@ -77,7 +79,8 @@ class ChannelSeen(Record, frozen=True, kw_only=True):
 
     fill: Fill
     inapplicable: str = ""  # why the channel's argument does not hold for the data drawn; then it was not run
-    largest_scale: float = 0.0  # largest sum |a||b|, prefill included, over everything stored
+    exponents: dict[Role, int] = {}  # exact and range: every value of a role is an integer times 2 to the power of this
+    largest_scale: float = 0.0  # largest sum |a||b|, prefill included, over everything stored, in these units
     limit: float = 0.0  # exact: integers up to this are held exactly; normal: the dtype's largest number
     unrounded: list[Role] = []  # range: the products whose every value is one that a narrower dtype holds too
     poison: str = ""  # what memory that nobody should read was filled with: 0xFF, 0x71, stale; "" where it was not

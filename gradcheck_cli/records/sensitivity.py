@@ -19,14 +19,14 @@ class Seen(Record, frozen=True, kw_only=True):
 
 
 class Smallest(Record, frozen=True, kw_only=True):
-    """Relative errors of one gradient, in unit roundoffs of the dtype, that were seen from there on: over all cases."""
+    """Relative errors in unit roundoffs of the dtype, from which on they are seen: over all gradients of all cases."""
 
     dtype: DtypeName
     fill: Fill
-    best: int  # in the case that saw the smallest
-    worst: int  # in the case that saw least
-    cases: int
-    blind: int = 0  # cases in which no step of the ladder was seen
+    best: int  # of the gradient of which the smallest is seen
+    worst: int  # of the one of which least is seen
+    gradients: int  # one for each role of each case
+    blind: int = 0  # gradients of which not even the largest step of the ladder is seen
 
 
 class Ended(Record, frozen=True, kw_only=True):
@@ -47,6 +47,7 @@ class Ended(Record, frozen=True, kw_only=True):
 class Sensitivity(Record, frozen=True, kw_only=True):
     """What a self-test found on one machine."""
 
+    asked: int
     cases: int  # that came to their end
     passed: int
     ended_early: int = 0  # the layer raised, or its process died: there was nothing to put a fault into
@@ -59,7 +60,17 @@ class Sensitivity(Record, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     @property
+    def never_put_in(self) -> list[str]:
+        """Faults that no case had a place for: of these nothing is known."""
+        return [one.fault for one in self.seen if not sum(one.of.values())]
+
+    @property
     def sees(self) -> bool:
-        """Whether a green run on this machine means something: every case passed, every required fault was seen."""
+        """Whether what was tried was seen: every case passed, every required fault and every ending was told."""
         every = self.cases > 0 and self.passed == self.cases and not self.survived
         return every and all(one.seen for one in self.endings)
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough was tried for a green to mean something: every fault, in at least half of the cases."""
+        return 2 * self.cases >= self.asked > 0 and not self.never_put_in

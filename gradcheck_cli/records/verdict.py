@@ -82,7 +82,7 @@ class Mutants(Record, frozen=True, kw_only=True):
     of: int  # that could be applied to this case
     inapplicable: int = 0  # that leave these tensors as they are, or find nothing to alter
     survived: list[str] = []
-    smallest_epsilon: float | None = None  # smallest relative error of one gradient that was rejected
+    smallest_epsilon: float | None = None  # smallest relative error that is rejected in each of its gradients
 
 
 class Verdict(Record, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -12,10 +13,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gradcheck_cli.errors import HarnessError
-from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.report import Report, Run
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.folding import rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
+from gradcheck_cli.reporters.lines import folded
 from gradcheck_cli.reporters.plain_text import excerpt
 from gradcheck_cli.reporters.protocol import Silent
 from gradcheck_cli.reporters.standard_output import PatientOutput
@@ -48,15 +50,21 @@ def require_printed(console: Console) -> None:
 
 
 class ConsoleReporter(Silent):
-    """Prints a finished report."""
+    """Prints a finished report; what it was told of from the beginning ends here, anything else ended long ago."""
 
-    def __init__(self, console: Console, folder: Path | None) -> None:
+    def __init__(self, console: Console, folder: Path | None, *, judged_from: Path | None = None) -> None:
         self._console = console
         self._folder = folder
+        self._judged_from = judged_from
+        self._from_the_beginning = False
+
+    def opened(self, run: Run, cases: Sequence[str]) -> None:  # noqa: ARG002
+        """Take note that the run is one that goes on now."""
+        self._from_the_beginning = True
 
     def closed(self, report: Report) -> None:
         """The table of each provider, the findings in groups, the notes, the summary."""
-        drawn = [draw(self._console, provider, folded) for provider, folded in rows(report.verdicts).items()]
+        drawn = [draw(self._console, provider, alike) for provider, alike in rows(report.verdicts).items()]
         for number, one in enumerate(drawn):
             if number:
                 self._console.print()
@@ -98,20 +106,33 @@ class ConsoleReporter(Silent):
             self._indented("...", f"and {len(said) - _MOST_NOTES} more, all in report.json")
 
     def _summary(self, report: Report) -> None:
-        verdict = "bold green" if report.exit_code == 0 else "bold red"
         self._console.print()
         self._parts(headline(report.tally), style="bold")
-        if report.tally.outcomes.get(Outcome.PASSED.value):
-            self._parts(proof(report.verdicts))
+        if proved := proof(report.verdicts):
+            self._parts(proved)
         self._console.print(Text(floor(report), style="" if report.floor_met else "bold red"))
         self._parts(environment_line(report.environment))
         if report.run.chosen_because:
             self._console.print(Text(f"provider chosen by itself: {report.run.chosen_because}"))
         for name, value in (report.environment.variables | report.run.options).items():
             self._console.print(Text(f"{name}={value}"), soft_wrap=True)
-        if self._folder is not None:
-            self._console.print(Text(_files(self._folder)), soft_wrap=True)
-        self._parts(f"{exit_meaning(report.exit_code)} · {report.seconds:.1f} s", style=verdict)
+        if where := self._where():
+            self._console.print(Text(folded(where, self._console.width)), soft_wrap=True)
+        self._parts(self._ended(report), style="bold green" if report.exit_code == 0 else "bold red")
+
+    def _where(self) -> str:
+        if self._judged_from is not None:
+            return f"judged from {self._judged_from}; nothing written"
+        return "" if self._folder is None else _files(self._folder)
+
+    def _ended(self, report: Report) -> str:
+        """The code that this command ends with, or the one that the run did: a report is rendered with exit code 0."""
+        meaning = exit_meaning(report.exit_code)
+        if self._judged_from is not None:
+            return f"exit code {meaning}"
+        if self._from_the_beginning:
+            return f"exit code {meaning} · {report.seconds:.1f} s"
+        return f"the run's exit code was {meaning} · it took {report.seconds:.1f} s"
 
     def _parts(self, line: str, style: str = "") -> None:
         """Break between the parts of a line, never within one: `4` without its `MISSING` says nothing."""

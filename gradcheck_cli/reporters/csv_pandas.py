@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.case import AXES
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
-from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
@@ -46,5 +46,6 @@ def _worst(verdict: Verdict) -> tuple[str | None, float | None]:
     """The slot behind the outcome with its ratio; of a case that passed, the slot nearest to its bound."""
     if verdict.worst and not verdict.outcome.green:
         return verdict.worst.slot, verdict.worst.ratio
-    margin = verdict.worst_margin
+    # What ran where a case was refused is not what the row names.
+    margin = None if verdict.outcome is Outcome.REFUSED else verdict.worst_margin
     return (margin.slot, margin.ratio) if margin else (None, None)

@@ -9,6 +9,9 @@ from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.verdict import Margin, Outcome, Verdict, gravest
 
 _KEY = ("provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype")
+_LEFT_OPEN = "auto"
+# What was measured there is of something else than the row says.
+_NOT_AS_ASKED = (Outcome.REFUSED, Outcome.NOT_THE_CASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +41,18 @@ class Row:
     """Cases that agree in everything but sizes, bias and data."""
 
     axes: dict[str, str]
-    path: str  # as asked, else as it was seen to run, else ""
+    asked: str  # the path; "auto" leaves it to the candidate
+    ran: str  # the path, as far as it was seen
     cases: int
     roles: dict[Role, Cell]
     largest: Largest | None
+
+    @property
+    def path(self) -> str:
+        """The path that ran; in brackets the one that was asked for, where that was not seen to run."""
+        if not self.ran:
+            return f"({self.asked})"
+        return self.ran if self.asked in (_LEFT_OPEN, self.ran) else f"{self.ran} ({self.asked})"
 
 
 def rows(verdicts: list[Verdict]) -> dict[str, list[Row]]:
@@ -58,7 +69,12 @@ def rows(verdicts: list[Verdict]) -> dict[str, list[Row]]:
 
 def has_path(alike: Sequence[Row]) -> bool:
     """Whether any row knows its path, and so the table has a column for it."""
-    return any(row.path for row in alike)
+    return any(row.ran or row.asked != _LEFT_OPEN for row in alike)
+
+
+def brackets(alike: Sequence[Row]) -> bool:
+    """Whether a path stands in brackets, which a legend must explain."""
+    return has_path(alike) and any(row.path.endswith(")") for row in alike)
 
 
 def roles_shown(alike: Sequence[Row]) -> list[Role]:
@@ -67,10 +83,11 @@ def roles_shown(alike: Sequence[Row]) -> list[Role]:
 
 
 def _row(axes: dict[str, str], alike: list[Verdict]) -> Row:
-    margins = [margin for verdict in alike for margin in verdict.margins.values()]
+    margins = [margin for verdict in alike for margin in _margins(verdict)]
     return Row(
         axes=axes,
-        path=_path(axes["path"], alike),
+        asked=axes["path"] or _LEFT_OPEN,
+        ran="/".join(sorted({str(verdict.effective["path"]) for verdict in alike if verdict.effective.get("path")})),
         cases=len(alike),
         roles={role: cell for role in ROLES if (cell := _cell(role, alike))},
         largest=_largest(margins) if margins else None,
@@ -85,10 +102,8 @@ def _largest(margins: list[Margin]) -> Largest:
     )
 
 
-def _path(asked: str, alike: list[Verdict]) -> str:
-    if asked not in ("", "auto"):
-        return asked
-    return "/".join(sorted({str(verdict.effective["path"]) for verdict in alike if verdict.effective.get("path")}))
+def _margins(verdict: Verdict) -> list[Margin]:
+    return [margin for role, margin in verdict.margins.items() if verdict.of_role(role) not in _NOT_AS_ASKED]
 
 
 def _cell(role: Role, alike: list[Verdict]) -> Cell | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gradcheck_cli.records.observation import DATA
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
+# As it is said, where it differs from what the records call it.
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 
 
@@ -20,12 +22,15 @@ class Group:
     example: str
     finding: Finding
     cases: int
+    graver: int  # of these cases, whose outcome is that of another finding: the tally counts them there
 
     @property
     def title(self) -> str:
-        """`MISSING wgrad · 4 cases of te · untouched`."""
+        """`MISSING wgrad · 4 cases of te · untouched`; `REFUSED · 12 cases of te, 6 of them graver elsewhere`."""
         role = "" if self.role == "case" else f" {self.role}"
         counted = f"{self.cases} case{'' if self.cases == 1 else 's'} of {self.provider}"
+        if self.graver:
+            counted += f", {self.graver} of them graver elsewhere"
         diagnosis = f" · {self.finding.diagnosis}" if self.finding.diagnosis else ""
         return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}"
 
@@ -45,7 +50,7 @@ def notes(report: Report) -> dict[str, int]:
     """What was not judged, and what else deserves a word, with the number of cases that say so."""
     said: dict[str, tuple[str, int]] = {}
     for verdict in report.verdicts:
-        unjudged = [f"{fill} data: {why}" for fill, why in verdict.channels.items() if why != "judged"]
+        unjudged = [f"{DATA[fill]}: {why}" for fill, why in verdict.channels.items() if why != "judged"]
         for note in dict.fromkeys([*unjudged, *verdict.notes]):
             first, count = said.get(_without_numbers(note), (note, 0))
             said[_without_numbers(note)] = (first, count + 1)
@@ -65,6 +70,7 @@ def _group(members: list[tuple[Verdict, Finding]]) -> Group:
         example=verdict.case,
         finding=finding,
         cases=len({verdict.case for verdict, _ in members}),
+        graver=len({verdict.case for verdict, _ in members if verdict.outcome is not finding.outcome}),
     )
 
 

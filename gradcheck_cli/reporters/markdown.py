@@ -8,11 +8,11 @@ import shlex
 from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.folding import Row, has_path, roles_shown, rows
+from gradcheck_cli.reporters.folding import Row, brackets, has_path, roles_shown, rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.plain_text import excerpt, one_line
 from gradcheck_cli.reporters.summary import environment_facts, exit_meaning, floor, headline, proof, reproducer, title
-from gradcheck_cli.reporters.table import ratio
+from gradcheck_cli.reporters.table import PATH_IN_WORDS, RATIO_IN_WORDS, ratio
 
 # GitHub refuses the body of an issue or a comment that is longer than 65,536 characters.
 LIMIT = 65_536
@@ -37,9 +37,8 @@ def _summary(report: Report) -> list[str]:
         "",
         f"**{_escaped(headline(report.tally))}**",
         "",
-        f"{_escaped(proof(report.verdicts))}.",
-        "",
-        f"{_escaped(floor(report))}; {_escaped(exit_meaning(report.exit_code))}; {report.seconds:.1f} s.",
+        *([f"{_escaped(proved)}.", ""] if (proved := proof(report.verdicts)) else []),
+        f"{_escaped(floor(report))}; exit code {_escaped(exit_meaning(report.exit_code))}; {report.seconds:.1f} s.",
     ]
 
 
@@ -50,6 +49,8 @@ def _tables(report: Report) -> list[str]:
         columns = ["api", *(["path"] if paths else []), *_AXES.values(), "dtype", "cases", *roles, "err/bound"]
         lines += [f"## Provider {_escaped(provider)}", "", _table_row(columns), _table_row(["---"] * len(columns))]
         lines += [_table_row(_row(row, roles, paths=paths)) for row in folded] + [""]
+        told = [PATH_IN_WORDS] * brackets(folded) + [RATIO_IN_WORDS] * any(row.largest for row in folded)
+        lines += [f"{_escaped(words)}." for words in [" · ".join(told)] if words] + [""] * bool(told)
     return lines[:-1]
 
 
@@ -58,7 +59,7 @@ def _table_row(cells: list[str]) -> str:
 
 
 def _row(row: Row, roles: list[Role], *, paths: bool) -> list[str]:
-    path = [_escaped(row.path or "auto")] if paths else []
+    path = [_escaped(row.path)] if paths else []
     axes = [row.axes[axis] for axis in (*_AXES, "dtype")]
     cells = [_mark(str(cell)) if (cell := row.roles.get(role)) else "" for role in roles]
     return [_escaped(row.axes["api"]), *path, *axes, str(row.cases), *cells, ratio(row.largest)]

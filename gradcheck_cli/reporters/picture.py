@@ -25,5 +25,7 @@ class _Paper(Console):
 def text(report: Report) -> str:
     """The console's table, findings and summary at 100 columns; the same report always gives the same picture."""
     console = _Paper(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
-    ConsoleReporter(console, folder=None).closed(report)
+    reporter = ConsoleReporter(console, folder=None)
+    reporter.opened(report.run, [])  # the picture is of the run itself, whenever it is drawn
+    reporter.closed(report)
     return console.export_svg(title=title(report.run), unique_id="gradcheck")

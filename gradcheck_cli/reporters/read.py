@@ -22,6 +22,7 @@ from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS
 REPORT = "report.json"
 _INTERRUPTED = 130
 _CUT_OFF = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
+_ANEW = "record the run again"
 _NEVER_RUN = "expected the case to run; the run ended before it"
 _decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
 _decode_observation: Callable[[bytes], Observation] = msgspec.json.Decoder(Observation).decode
@@ -70,14 +71,20 @@ def journal(path: Path) -> list[JournalLine]:
 
 def observations(folder: Path) -> list[tuple[str, Observation]]:
     """Each observation of a run and the file and line where it stands; a file of them may be kept as `.gz`."""
-    paths = [folder / OBSERVATIONS, folder / f"{OBSERVATIONS}.gz"]
-    path = next((path for path in paths if path.is_file()), None)
+    path = observations_file(folder)
     if path is None:
         raise UsageError(
             f"nothing to judge in {folder}: expected {OBSERVATIONS} or {OBSERVATIONS}.gz there, as `gradcheck run` "
             f"writes it; without it `gradcheck report` shows what the run concluded"
         )
-    return _lines(path, _decode_observation, OBSERVATION_VERSION)
+    instead = f"record the run again to judge it; `gradcheck report {folder}` still shows what it concluded"
+    return _lines(path, _decode_observation, OBSERVATION_VERSION, instead)
+
+
+def observations_file(folder: Path) -> Path | None:
+    """Where the observations of a run lie, if they do."""
+    paths = (folder / OBSERVATIONS, folder / f"{OBSERVATIONS}.gz")
+    return next((path for path in paths if path.is_file()), None)
 
 
 def environments(folder: Path) -> dict[str, Environment]:
@@ -91,14 +98,16 @@ def environments(folder: Path) -> dict[str, Environment]:
     return where
 
 
-def _lines(path: Path, decode: Callable[[bytes], T], version: int = SCHEMA_VERSION) -> list[tuple[str, T]]:
+def _lines(
+    path: Path, decode: Callable[[bytes], T], version: int = SCHEMA_VERSION, instead: str = _ANEW
+) -> list[tuple[str, T]]:
     """The records of a file of lines, each with its place; a last line that was left unfinished is passed over."""
     # A machine that lost its power may have left zero bytes where the last lines would be.
     numbered = [(i, line) for i, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip(b"\0 \r")]
     if numbered and not _is_json(numbered[-1][1]):
         numbered.pop()
     places = [(f"{path}, line {number}", line) for number, line in numbered]
-    return [(place, _record(line, decode, where=place, version=version)) for place, line in places]
+    return [(place, _record(line, decode, where=place, version=version, instead=instead)) for place, line in places]
 
 
 def _rebuilt(path: Path) -> Report:
@@ -148,14 +157,21 @@ def _axes(case: str) -> dict[str, str | int]:
         return {}
 
 
-def _record(raw: bytes, decode: Callable[[bytes], T], *, where: str, version: int = SCHEMA_VERSION) -> T:
+def _record(
+    raw: bytes, decode: Callable[[bytes], T], *, where: str, version: int = SCHEMA_VERSION, instead: str = _ANEW
+) -> T:
     try:
         schema = msgspec.json.decode(raw, type=_Versioned).schema
         if schema == version:
             return decode(raw)
     except msgspec.DecodeError as error:
         raise UsageError(f"cannot read {where}: {error}; expected a record as `gradcheck run` wrote it") from error
-    raise UsageError(f"cannot read {where}: expected schema {version}, found {schema}; use the gradcheck that wrote it")
+    if schema > version:
+        instead = "a later one wrote it: update this one"
+    raise UsageError(
+        f"cannot read {where}: expected schema {version}, found {schema}; this gradcheck reads schema {version} only: "
+        f"{instead}"
+    )
 
 
 def _bytes(path: Path) -> bytes:

@@ -9,49 +9,61 @@ from rich.text import Text
 
 from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.dtype import FORMATS
-from gradcheck_cli.records.observation import FILLS, Fill
+from gradcheck_cli.records.observation import DATA, FILLS, Fill
 from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 
-_NAMES = {"exact": "exact", "range": "range", "normal": "bounded"}
 _MOST_SURVIVORS = 10
+_WIDE = 100  # columns, from which on there is room to say what a fault is
 
 
 def show(found: Sensitivity, console: Console) -> None:
-    """Print it all; the last line says whether every required fault was seen."""
-    console.print(Text("Faults put into what a right layer has done, and seen, of those that change anything\n"))
-    console.print(_faults(found.seen))
-    console.print(Text("\nSmallest relative error of one gradient that is seen, in unit roundoffs of its dtype\n"))
+    """Print it all; the last line says whether a green on this machine means something."""
+    console.print(Text("Faults put into a right layer's results: seen / put in, where they change anything"))
+    console.print(_faults(found.seen, wide=console.width >= _WIDE))
+    told = "- no place for it in this data; an epsilon that is not seen is a measure, and no failure"
+    console.print(Text(f"{told}\n", style="dim"))
+    console.print(Text("Smallest relative error that is seen, over all gradients of all cases, in unit roundoffs"))
     console.print(_ladder(found.smallest))
-    console.print(Text("\nfirst the case that sees most, then the one that sees least"))
     if found.endings:
-        console.print(Text("\nA layer that does not come back, and a right one that is asked for next\n"))
+        console.print(Text("A layer that does not come back, and a right one that is asked for next"))
         console.print(_endings(found.endings))
         for name in ENDINGS.keys() - {one.ending for one in found.endings}:
-            console.print(Text(f"not here: {name}, which {ENDINGS[name].summary}", style="dim"), soft_wrap=True)
+            console.print(Text(f"not here: {name}, which {ENDINGS[name].summary}\n", style="dim"), soft_wrap=True)
     for survivor in found.survived[:_MOST_SURVIVORS]:
         console.print(Text(f"NOT SEEN: {survivor}", style="bold red"), soft_wrap=True)
+    for problem in _problems(found):
+        console.print(Text(problem, style="bold red"), soft_wrap=True)
+    ended = sum(one.seen for one in found.endings)
+    faults = f"{found.killed} of {found.of} faults seen in {found.cases} of {found.asked} cases"
+    told = f"{faults} · {ended} of {len(found.endings)} endings told · {found.seconds:.1f} s"
+    console.print(Text(told, style="bold green" if found.sees and found.enough else "bold red"))
+
+
+def _problems(found: Sensitivity) -> list[str]:
+    problems = []
     if found.passed < found.cases:
         lost = found.cases - found.passed
-        told = f"{lost} of {found.cases} cases did not pass: `gradcheck run` with this matrix says why"
-        console.print(Text(told, style="bold red"))
-    if found.ended_early:
-        told = f"{found.ended_early} more cases ended before a fault could be put into them, by the layer's own failure"
-        console.print(Text(told))
-    ended = sum(one.seen for one in found.endings)
-    faults = f"{found.killed} of {found.of} faults seen in {found.cases} cases"
-    told = f"{faults} · {ended} of {len(found.endings)} endings told · {found.seconds:.1f} s"
-    console.print(Text(f"\n{told}", style="bold green" if found.sees else "bold red"))
+        problems.append(f"{lost} of {found.cases} cases did not pass: `gradcheck run` with this matrix says why")
+    if found.cases < found.asked:
+        early = f"{found.asked - found.cases} more cases ended before a fault could be put into them"
+        problems.append(f"{early}: the layer refused or failed by itself, `gradcheck run` with this matrix says how")
+    if found.never_put_in:
+        names = ", ".join(found.never_put_in)
+        problems.append(f"no case of this matrix has a place for {names}: nothing is known of them; try --matrix selftest")
+    return problems
 
 
-def _faults(seen: list[Seen]) -> Table:
+def _faults(seen: list[Seen], *, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("fault", no_wrap=True)
     for fill in FILLS:
-        table.add_column(_NAMES[fill], justify="right", no_wrap=True)
-    table.add_column("what is wrong")
-    table.add_column("stands for", style="dim")
+        table.add_column(DATA[fill].removesuffix(" data"), justify="right", no_wrap=True)
+    table.add_column("stands for", style="dim", no_wrap=True)
+    if wide:
+        table.add_column("what is wrong")
     for one in seen:
-        table.add_row(one.fault, *(_count(one, fill) for fill in FILLS), one.summary, one.cites)
+        summary = [one.summary] if wide else []
+        table.add_row(one.fault, *(_count(one, fill) for fill in FILLS), one.cites, *summary)
     return table
 
 
@@ -80,7 +92,7 @@ def _ladder(smallest: list[Smallest]) -> Table:
     table.add_column("dtype")
     table.add_column("roundoff", justify="right")
     for fill in FILLS:
-        table.add_column(_NAMES[fill], justify="right")
+        table.add_column(DATA[fill].removesuffix(" data"), justify="right")
     for dtype in dict.fromkeys(one.dtype for one in smallest):
         cells = {one.fill: _range(one) for one in smallest if one.dtype == dtype}
         roundoff = f"{FORMATS[dtype].unit_roundoff:.1e}"
@@ -90,4 +102,4 @@ def _ladder(smallest: list[Smallest]) -> Table:
 
 def _range(one: Smallest) -> Text:
     told = f"{one.best}" if one.best == one.worst else f"{one.best} to {one.worst}"
-    return Text(f"{told}, none in {one.blind} of {one.cases} cases" if one.blind else told)
+    return Text(f"{told}, of {one.blind} of {one.gradients} none" if one.blind else told)

@@ -36,7 +36,9 @@ def headline(tally: Tally) -> str:
 
 
 def proof(verdicts: Sequence[Verdict]) -> str:
-    """`1234 of 1234 faults put into 72 passed cases were seen`; that there were none, where there were none."""
+    """`1234 of 1234 faults put into 72 passed cases were seen`; that there were none; "" where nothing passed."""
+    if not any(verdict.outcome is Outcome.PASSED for verdict in verdicts):
+        return ""
     proved = [verdict.mutants for verdict in verdicts if verdict.mutants]
     killed, of = sum(one.killed for one in proved), sum(one.of for one in proved)
     if not of:
@@ -84,8 +86,8 @@ def _never_judged(finding: Finding) -> bool:
 
 
 def exit_meaning(code: int) -> str:
-    """`exit code 1: findings`."""
-    return f"exit code {code}: {_EXIT_CODES.get(code, 'unknown')}"
+    """`1: findings`."""
+    return f"{code}: {_EXIT_CODES.get(code, 'unknown')}"
 
 
 def environment_facts(environment: Environment) -> dict[str, str]:

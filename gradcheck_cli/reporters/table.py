@@ -13,13 +13,15 @@ from rich.text import Text
 
 from gradcheck_cli.records.observation import INFINITE
 from gradcheck_cli.records.verdict import Outcome
-from gradcheck_cli.reporters.folding import Cell, Largest, Row, has_path, roles_shown
+from gradcheck_cli.reporters.folding import Cell, Largest, Row, brackets, has_path, roles_shown
 
 _PARTS = "n/m: n of the row's m cases"
-_RATIO = (
+RATIO_IN_WORDS = (
     "err/bound: the largest error as a share of its bound, in brackets the largest after output rounding; "
     "above 1 is INACCURATE"
 )
+_NO_RATIO = "err/bound: no room for it here; a wider terminal shows it, report.csv has it"
+PATH_IN_WORDS = "path: as it ran, in brackets one that was asked for and not seen to run"
 _GREY = (Outcome.EXCLUDED, Outcome.REFUSED)
 _ENDLESS = 1_000
 
@@ -66,11 +68,14 @@ def draw(console: Console, provider: str, rows: Sequence[Row]) -> Drawn:
 
 
 def legend(drawn: Sequence[Drawn]) -> str:
-    """What the figures of the tables mean; nothing of figures that none of them shows."""
+    """What the figures and brackets of the tables mean, and what had no room; nothing of what is in none of them."""
     cells = [cell for one in drawn for row in one.rows for cell in row.roles.values()]
     told = [_PARTS] if any("/" in str(cell) for cell in cells) else []
-    if any(one.layout.ratio and row.largest for one in drawn for row in one.rows):
-        told.append(_RATIO)
+    if any(brackets(one.rows) for one in drawn):
+        told.append(PATH_IN_WORDS)
+    # One table may have the room that another lacks.
+    compared = {one.layout.ratio for one in drawn for row in one.rows if row.largest}
+    told += [RATIO_IN_WORDS] * (True in compared) + [_NO_RATIO] * (False in compared)
     return " · ".join(told)
 
 
@@ -100,7 +105,7 @@ def _stacked(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
     for name in ("layer", "role", "outcome"):
         drawn.add_column(name, overflow="fold")
     for row in rows:
-        first = f"{row.axes['api']} {row.path or 'auto'}" if paths else row.axes["api"]
+        first = f"{row.axes['api']} {row.path}" if paths else row.axes["api"]
         second = f"{row.axes['dtype']} single={row.axes['single_grouped_weight']}"
         third = f"fuse_wgrad={row.axes['fuse_wgrad_accumulation']}"
         layer = "\n".join([first, second, third, f"cases: {row.cases}"])
@@ -133,7 +138,7 @@ def _figure(value: float) -> str:
 
 
 def _names(row: Row, *, paths: bool) -> list[Text]:
-    path = [row.path or "auto"] if paths else []
+    path = [row.path.replace(" ", "\n")] if paths else []
     axes = [row.axes[axis] for axis in ("single_grouped_weight", "fuse_wgrad_accumulation", "dtype")]
     return [Text(name) for name in (row.axes["api"], *path, *axes)]
 

@@ -7,6 +7,7 @@ part of it: libraries print there.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import msgspec
 
@@ -46,7 +47,20 @@ _MESSAGE: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 def encode(record: Record) -> bytes:
     """A job or a message as one line; JSON escapes newlines inside texts, so the last byte is the only one."""
-    return msgspec.json.encode(record) + b"\n"
+    try:
+        line = msgspec.json.encode(record)
+    except UnicodeEncodeError:  # a lone surrogate, from a file name or a variable: the rest of the message is as good
+        line = msgspec.json.encode(_writable(msgspec.to_builtins(record)))
+    return line + b"\n"
+
+
+def _writable(value: Any) -> Any:
+    """The same with each lone surrogate as its escape, in keys too."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_writable(name): _writable(one) for name, one in value.items()}
+    return [_writable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def decode(line: bytes) -> Message:

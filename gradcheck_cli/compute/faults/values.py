@@ -27,7 +27,7 @@ class At(NamedTuple):
 
 Alter = Callable[[At], torch.Tensor]
 
-GARBAGE = 1e-3
+GARBAGE = 1e-3  # of the largest element of an expert with tokens
 BLOCK = 16
 PARTIAL_SUMS = 16
 
@@ -187,6 +187,22 @@ def operands_in_bf16(at: At) -> torch.Tensor:
     return at.part + (a.bfloat16().double() @ b.bfloat16().double() - a @ b)
 
 
+def garbage(at: At) -> torch.Tensor:
+    """A small number beside what an expert with tokens has."""
+    return at.part + GARBAGE * at.scene.parts[at.other].abs().max()
+
+
+def operands_in_fp16(at: At) -> torch.Tensor:
+    """Both operands as fp16 has them, with its exponents: what is too small for them is 0, too large infinite."""
+    a, b = at.scene.factors(at.expert)
+    return at.part + (a.half().double() @ b.half().double() - a @ b)
+
+
+def result_in_fp16(at: At) -> torch.Tensor:
+    """The result as fp16 has it; nothing, where the case asks for fp16."""
+    return at.part if at.scene.case.dtype == "fp16" else at.part.half().double()
+
+
 VALUES: dict[str, Value] = {
     "zeroed": scaled(0),
     "doubled": scaled(2),
@@ -205,7 +221,7 @@ VALUES: dict[str, Value] = {
     "block_transposed": Value(block_transposed),
     "memory_transposed": Value(lambda at: at.part.reshape(at.part.T.shape).T),
     "tokens_misaligned": Value(misaligned),
-    "garbage_in_empty": Value(lambda at: at.part + GARBAGE, "empty"),
+    "garbage_in_empty": Value(garbage, "empty"),
     "nan_in_empty": Value(lambda at: at.part * torch.nan, "empty"),
     "nan": one_element(torch.nan),
     "inf": one_element(torch.inf),
@@ -217,4 +233,6 @@ VALUES: dict[str, Value] = {
     "padding_row": Value(a_row_too_many),
     "summed_in_bf16": Value(summed_in_bf16),
     "operands_in_bf16": Value(operands_in_bf16),
+    "operands_in_fp16": Value(operands_in_fp16),
+    "result_in_fp16": Value(result_in_fp16),
 }
