@@ -31,16 +31,21 @@ def typed(*arguments: str) -> Done:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["gradcheck", *arguments])
         for name in os.environ:
-            if name.startswith(PREFIX) or name == "COLUMNS":  # what is tested must not be folded as my terminal is
+            if _mine(name):
                 patch.delenv(name)
         with pytest.raises(SystemExit) as ended:
             main()
     return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
+def _mine(name: str) -> bool:
+    """Whether it is of whoever runs the tests: what is printed must not be folded as that terminal is."""
+    return name.startswith(PREFIX) or name == "COLUMNS"
+
+
 def variables(**own: str) -> dict[str, str]:
-    """The environment of a child: this one without its own GRADCHECK_* variables, the package, and one thread."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    """The environment of a child: this one without what is its own, the package, and one thread."""
+    inherited = {name: value for name, value in os.environ.items() if not _mine(name)}
     return {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **own}
 
 

@@ -101,7 +101,10 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a matrix that is not one": (
         "run --matrix nope",
         2,
-        ("unknown matrix 'nope': expected one of core, full, issue-3234, selftest, smoke", "or the path of a TOML file"),
+        (
+            "unknown matrix 'nope': expected one of core, full, issue-3234, selftest, smoke",
+            "or the path of a TOML file",
+        ),
     ),
     "a matrix for another provider": (
         "run --matrix issue-3234 --provider torch",

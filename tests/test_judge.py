@@ -456,8 +456,7 @@ def test_a_margin_is_the_worst_ratio_of_its_role() -> None:
 def test_a_finding_says_where_and_on_which_data() -> None:
     (only,) = verdict(UNFUSED, with_figures("normal", {"ratio": 3.0})).findings
     assert only.why == (
-        "an error is 3 times its bound; expected 1, found 1 at [0, 0] "
-        "(after the backward of microbatch 0, random data)"
+        "an error is 3 times its bound; expected 1, found 1 at [0, 0] (after the backward of microbatch 0, random data)"
     )
 
 
