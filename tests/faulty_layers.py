@@ -906,3 +906,91 @@ class Master(LoopLayer):
     def _add(self, x: tuple[torch.Tensor, ...], g: tuple[torch.Tensor, ...]) -> None:
         for i, (rows, grads) in enumerate(zip(x, g, strict=True)):
             self.sums[i] = self.sums.get(i, 0) + grads.float().T @ rows.float()
+
+
+# What a second attack got past.
+
+wgrad_subnormals_flushed = faulty(wgrad=lambda wgrad, _: wgrad.masked_fill(wgrad.abs() < 2**-14, 0))
+fprop_subnormals_flushed = faulty(fprop=lambda y, _: y.masked_fill(y.abs() < 2**-14, 0))
+x_subnormals_flushed = faulty(
+    wgrad=lambda wgrad, layer: _wgrad_of(layer, layer.x.masked_fill(layer.x.abs() < 2**-14, 0))
+)
+
+
+def _wgrad_of(layer: FaultyLayer, x: torch.Tensor) -> torch.Tensor:
+    sizes = layer.splits
+    parts = zip(torch.split(layer.g.double(), sizes), torch.split(x.double(), sizes), strict=True)
+    return torch.stack([g.T @ rows for g, rows in parts]).to(x.dtype)
+
+
+class OneGradForTwo(LoopLayer):
+    """The right layer, whose experts without tokens share one `.grad`."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self._biases[2].register_post_accumulate_grad_hook(self._share)
+        self._biases[3].register_post_accumulate_grad_hook(self._share)
+
+    def _share(self, _: torch.Tensor) -> None:
+        self._biases[3].grad = self._biases[2].grad
+
+
+class OverlappingGrad(LoopLayer):
+    """The right layer, whose expert without tokens has a `.grad` with rows one element apart."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self._weights[2].register_post_accumulate_grad_hook(self._overlap)
+
+    def _overlap(self, weight: torch.Tensor) -> None:
+        n, k = weight.shape
+        weight.grad = torch.zeros(n + k, dtype=weight.dtype, device=weight.device).as_strided((n, k), (1, 1))
+
+
+class SwapsLast(LoopLayer):
+    """The right layer, which has other parameters once its last backward is over."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self._left = case.microbatches
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        y = super().forward(x, m_splits)
+        self._left -= 1
+        if not self._left:
+            y.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._swap))
+        return y
+
+    def _swap(self) -> None:
+        self._weights = torch.nn.ParameterList(weight.detach().clone() for weight in self._weights)
+
+
+class ClearsEarlierDgrad(LoopLayer):
+    """The right layer, which clears the gradient of the input before."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self._before: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        before, self._before = self._before, x._base
+        y = super().forward(x, m_splits)
+        if before is not None:
+            y.register_hook(lambda _: self._clear(before))
+        return y
+
+    def _clear(self, before: torch.Tensor) -> None:
+        if before.grad is not None:
+            before.grad.zero_()
+
+
+class ViewsMainGrad(LoopLayer):
+    """The right layer, which puts another view of the same memory in the place of main_grad."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        for weight in self._weights:
+            weight.main_grad = weight.main_grad.view(weight.shape)
+        return super().forward(x, m_splits)

@@ -259,3 +259,31 @@ def test_a_right_layer_is_told_nothing(tail: str, dtype: str) -> None:
     seen = observed(f"{SHAPE}{tail}:dtype={dtype}".replace(":dtype=bf16", ""))
     told = [name for channel in seen.channels for phase in channel.phases for name in phase.disturbed]
     assert (len(seen.channels), told) == (len(FILLS), [])
+
+
+@pytest.mark.parametrize("fused", ("", ":fuse_wgrad_accumulation=1"))
+@pytest.mark.parametrize("fault", ("wgrad_subnormals_flushed", "fprop_subnormals_flushed", "x_subnormals_flushed"))
+def test_a_layer_that_flushes_the_small_numbers_of_fp16_is_seen(fault: str, fused: str) -> None:
+    assert verdict(f"torch:api=loop{fused}:dtype=fp16:m_splits=uneven", fault).outcome is Outcome.INEXACT
+
+
+EMPTY = "torch:api=loop:bias=1:m_splits=5,0,0,0,9"
+
+
+@pytest.mark.parametrize(
+    ("fault", "diagnosis"),
+    (
+        ("OneGradForTwo", "elements of the grad of bias share memory"),
+        ("OverlappingGrad", "elements of the grad of weight share memory"),
+        ("SwapsLast", "weight replaced"),
+        ("ClearsEarlierDgrad", "dgrad of microbatch 0 changed"),
+    ),
+)
+def test_what_a_layer_leaves_behind_for_others_is_looked_at(fault: str, diagnosis: str) -> None:
+    found = verdict(EMPTY, fault)
+    assert (found.outcome, [one.diagnosis for one in found.findings]) == (Outcome.UNEXPECTED, [diagnosis])
+
+
+@pytest.mark.parametrize("case", (EMPTY, "torch:api=loop:single_grouped_weight=1:fuse_wgrad_accumulation=1"))
+def test_another_view_of_the_same_main_grad_is_the_same(case: str) -> None:
+    assert verdict(case, "ViewsMainGrad").outcome is Outcome.PASSED

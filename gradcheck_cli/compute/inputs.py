@@ -16,16 +16,17 @@ from gradcheck_cli.records.observation import Fill
 
 # Integer fills: each tensor times this power of two, so that every product is far from 1, the same of two fills on
 # either side of it; nothing rounds for it. What passes through a dtype of fewer exponents, or is cut off or flushed at
-# some size, is lost. fp16 leaves less room: its sums reach 2^11 or 2^16, and its smallest number is 2^-24.
+# some size, is lost. fp16 leaves less room: its sums reach 2^11 or 2^16, and its smallest number is 2^-24. There one
+# operand and two results are subnormal.
 SMALL_X = {"x": -70, "weight": 20, "grad_output": 40}
 LARGE_X = {"x": 70, "weight": -30, "grad_output": -40}
 EXPONENTS: dict[tuple[DtypeName, Fill], dict[str, int]] = {
     ("bf16", "exact"): SMALL_X,
     ("fp32", "exact"): SMALL_X,
-    ("fp16", "exact"): {"x": -12, "weight": 2, "grad_output": 2},
+    ("fp16", "exact"): {"x": -20, "weight": 1, "grad_output": 3},
     ("bf16", "range"): LARGE_X,
     ("fp32", "range"): LARGE_X,
-    ("fp16", "range"): {"x": -2, "weight": -8, "grad_output": -8},
+    ("fp16", "range"): {"x": -2, "weight": -2, "grad_output": -18},
 }
 
 

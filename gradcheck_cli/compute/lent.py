@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -77,9 +78,14 @@ class Placed:
     laid: tuple[object, ...]
 
     def replaced_in(self, weight: torch.Tensor) -> bool:
-        """Whether the weight's main_grad is another tensor by now, or this one with other memory."""
+        """Whether the weight's main_grad is in other memory by now; another view of the same is as good."""
         found = getattr(weight, "main_grad", None)
-        return found is not self.tensor or self.tensor.data_ptr() != self.at
+        if not isinstance(found, torch.Tensor) or found.layout is not torch.strided:
+            return True
+        if found.dtype is not self.tensor.dtype:
+            return True
+        now = placed(self.name, found)
+        return now.at != self.at or (found is not self.tensor and now.laid != self.laid)
 
     def moved(self) -> str:
         """What is no longer as it was; "" where all is."""
@@ -112,7 +118,9 @@ class Loans:
     main_grads: list[Placed]
     main_grad: Guarded
     due: list[Placed]  # parameters whose gradient belongs into .grad; elsewhere it is a dummy, and nobody's business
+    parameters: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]]  # those that the layer has by now
     given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
+    dgrads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # of whom, and as it was
     handed: list[Placed] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
 
@@ -122,19 +130,30 @@ class Loans:
         self.given.append((replace(one, name=name), values))
         self.handed += [placed(name, one.tensor), placed(name, handle)]
 
+    def keep(self, x: torch.Tensor, k: int) -> None:
+        """Add the dgrad of a microbatch that is over: from here on it is its owner's."""
+        if x.grad is not None:
+            self.dgrads.append((f"dgrad{_of(k)}", x, x.grad.clone()))
+
     def seen(self) -> Seen:
         """Everything as it is now."""
         parameters = [*self.weights, *self.biases]
         pairs = [(one.name, one.tensor.detach(), values) for one, values in self.given]
         pairs += _loaded("weight", self.weights, self.inputs.weight)
         pairs += [] if self.inputs.bias is None else _loaded("bias", self.biases, self.inputs.bias)
+        pairs += [(name, _grad(x), before) for name, x, before in self.dgrads]
         pairs += [pair for one in (self.main_grad, *(one for one, _ in self.given)) for pair in one.pairs()]
         names = [one.moved() for one in (*parameters, *self.handed)]
         # Other memory is told where main_grad itself is looked at, as another tensor is.
         names += [moved for moved in (one.moved() for one in self.main_grads) if moved.startswith("layout")]
         names += [f"requires_grad of {one.name}" for one in parameters if not one.tensor.requires_grad]
+        names += [
+            f"identity of {before.name}"
+            for before, now in zip(parameters, itertools.chain(*self.parameters()), strict=False)
+            if now is not before.tensor
+        ]
         owed = [(one.name, one.tensor) for one in self.due] + [(one.name, one.tensor) for one, _ in self.given]
-        names += [f"overlap in the grad of {name}" for name, tensor in owed if _overlapping(tensor.grad)]
+        names += [f"overlap in the grad of {name}" for name in overlapping({n: t.grad for n, t in owed})]
         return Seen(pairs, [name for name in names if name])
 
     def changed(self, seen: Seen, k: int) -> list[str]:
@@ -170,11 +189,31 @@ def _plain(parameter: torch.Tensor) -> torch.Tensor:
     return (flat if isinstance(flat, torch.Tensor) else parameter).detach()
 
 
-def _overlapping(grad: torch.Tensor | None) -> bool:
-    """Whether several elements share their memory: a stride of 0, at which torch refuses to work in place."""
-    if grad is None or grad.layout is not torch.strided or not grad.numel():
-        return False
-    return any(size > 1 and not stride for size, stride in zip(grad.shape, grad.stride(), strict=True))
+def _grad(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(0) if x.grad is None else x.grad
+
+
+def overlapping(grads: dict[str, torch.Tensor | None]) -> list[str]:
+    """The names of gradients of which elements share their memory, with each other or with those of one before."""
+    there = {
+        name: one for name, one in grads.items() if one is not None and one.layout is torch.strided and one.numel()
+    }
+    within = [name for name, one in there.items() if _within(one)]
+    # Of views that lie interleaved, as columns of one matrix do, the ends say nothing.
+    whole = sorted((one.data_ptr(), one.nbytes, name) for name, one in there.items() if one.is_contiguous())
+    across = [name for (start, size, _), (begin, _, name) in itertools.pairwise(whole) if begin < start + size]
+    return [*within, *across]
+
+
+def _within(grad: torch.Tensor) -> bool:
+    """Whether a tensor may reach one place by two ways: a stride shorter than what the smaller strides span."""
+    span = 0
+    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
+        if size > 1:
+            if stride <= span:
+                return True
+            span += stride * (size - 1)
+    return False
 
 
 def _differ(now: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

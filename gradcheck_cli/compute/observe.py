@@ -88,7 +88,7 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
         # An optimizer holds these from here on; gradients that reach others put in their place later are lost to it.
         held = held_parameters(case, layer)
         attached = attach_main_grad(held.weights, main_grad.tensor)
-        loans = lent(case, inputs, held, attached, main_grad)
+        loans = lent(case, layer, inputs, held, attached, main_grad)
     for k in range(case.microbatches):
         splits, x = case.splits(k), guarded("x", inputs.x[k], byte)
         # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
@@ -111,6 +111,7 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
             dgrad = _rows("dgrad", "input.grad", x.tensor.grad, splits, tuple(x.tensor.shape), device)
             found = [dgrad, *_parameters(case, held, attached, device)]
             seen = loans.seen()
+            loans.keep(x.tensor, k)
         yield After(k, "backward", [snapshot(one) for one in found], loans.changed(seen, k))
 
 
@@ -159,11 +160,13 @@ def attach_main_grad(weights: list[torch.Tensor], buffer: torch.Tensor) -> list[
     return _named("main_grad", attached, packed=packed)
 
 
-def lent(case: Case, inputs: Inputs, held: Parameters, attached: list[Placed], main_grad: Guarded) -> Loans:
+def lent(
+    case: Case, layer: Layer, inputs: Inputs, held: Parameters, attached: list[Placed], main_grad: Guarded
+) -> Loans:
     """What a candidate holds before its first microbatch."""
     weights, biases = _named("weight", held.weights, packed=held.packed), _named("bias", held.biases, packed=False)
     due = biases if case.fuse_wgrad_accumulation else [*weights, *biases]
-    return Loans(inputs, weights, biases, attached, main_grad, due)
+    return Loans(inputs, weights, biases, attached, main_grad, due, lambda: parameters_of(layer))
 
 
 def _named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:

@@ -37,9 +37,12 @@ EXPECTED = {
         "expected {} to be left with requires_grad=True; found False, and no later gradient reaches it",
         "requires_grad of {} changed",
     ),
+    "identity of ": Expectation(
+        "expected {} to stay the parameter that an optimizer holds; found another in its place", "{} replaced"
+    ),
     "overlap in ": Expectation(
-        "expected each element of {} in memory of its own; found elements that share theirs (a stride of 0), on which "
-        "an optimizer's in-place operation raises",
+        "expected each element of {} in memory of its own; found elements that share theirs, with each other or with "
+        "another gradient, so that an optimizer works on them twice or raises",
         "elements of {} share memory",
     ),
     "": Expectation("expected {} to hold what the candidate was given, bit for bit; found it changed", "{} changed"),

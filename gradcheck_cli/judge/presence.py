@@ -74,7 +74,8 @@ def _bystander(wanted: Expected, seen: Buffers) -> list[Judgement]:
     if wanted.buffer == "grad":
         main_grad = seen["main_grad"]
         if main_grad.replaced or not untouched(main_grad):
-            why = "expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found it written or gone"
+            found = "other memory in its place" if main_grad.replaced else "it written or gone"
+            why = f"expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found {found}"
             return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
         if main_grad.added_flag:
             # A data-parallel wrapper that reads it drops .grad, and with it the gradient.

@@ -138,6 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
     value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", POISONED, fills=INTEGERS),
     value("result_in_fp16", ROLES, "F1", "with the exponents of fp16", POISONED, fast=W, fills=INTEGERS),
+    value("flushed", ROLES, "F1", "subnormal numbers flushed to 0", fills=INTEGERS),
     delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
     delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
     delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),

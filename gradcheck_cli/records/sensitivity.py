@@ -66,11 +66,15 @@ class Sensitivity(Record, frozen=True, kw_only=True):
 
     @property
     def sees(self) -> bool:
-        """Whether what was tried was seen: every case passed, every required fault and every ending was told."""
-        every = self.cases > 0 and self.passed == self.cases and not self.survived
-        return every and all(one.seen for one in self.endings)
+        """Whether what was tried was seen: every required fault and every ending."""
+        return not self.survived and all(one.seen for one in self.endings)
 
     @property
     def enough(self) -> bool:
         """Whether enough was tried for a green to mean something: every fault, in at least half of the cases."""
         return 2 * self.cases >= self.asked > 0 and not self.never_put_in
+
+    @property
+    def green(self) -> bool:
+        """Whether a green run on this machine means something."""
+        return self.sees and self.enough and self.passed == self.cases

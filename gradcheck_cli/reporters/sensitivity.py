@@ -36,7 +36,7 @@ def show(found: Sensitivity, console: Console) -> None:
     ended = sum(one.seen for one in found.endings)
     faults = f"{found.killed} of {found.of} faults seen in {found.cases} of {found.asked} cases"
     told = f"{faults} · {ended} of {len(found.endings)} endings told · {found.seconds:.1f} s"
-    console.print(Text(told, style="bold green" if found.sees and found.enough else "bold red"))
+    console.print(Text(told, style="bold green" if found.green else "bold red"))
 
 
 def _problems(found: Sensitivity) -> list[str]:
@@ -49,7 +49,9 @@ def _problems(found: Sensitivity) -> list[str]:
         problems.append(f"{early}: the layer refused or failed by itself, `gradcheck run` with this matrix says how")
     if found.never_put_in:
         names = ", ".join(found.never_put_in)
-        problems.append(f"no case of this matrix has a place for {names}: nothing is known of them; try --matrix selftest")
+        problems.append(
+            f"no case of this matrix has a place for {names}: nothing is known of them; try --matrix selftest"
+        )
     return problems
 
 

@@ -203,6 +203,12 @@ def result_in_fp16(at: At) -> torch.Tensor:
     return at.part if at.scene.case.dtype == "fp16" else at.part.half().double()
 
 
+def flushed(at: At) -> torch.Tensor:
+    """What is too small for a normal number of the dtype as 0."""
+    smallest = 2.0 ** FORMATS[at.scene.case.dtype].smallest_exponent
+    return torch.where(at.part.abs() < smallest, 0.0, at.part)
+
+
 VALUES: dict[str, Value] = {
     "zeroed": scaled(0),
     "doubled": scaled(2),
@@ -235,4 +241,5 @@ VALUES: dict[str, Value] = {
     "operands_in_bf16": Value(operands_in_bf16),
     "operands_in_fp16": Value(operands_in_fp16),
     "result_in_fp16": Value(result_in_fp16),
+    "flushed": Value(flushed),
 }
