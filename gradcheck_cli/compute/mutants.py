@@ -78,6 +78,14 @@ class Stage:
             stored=[held.tensor for held in self.found[self.due].experts],
         )
 
+    @cached_property
+    def orders(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What is right where it is due, and what is as right in another order of roundings; rows of all experts."""
+        rounding = self.job.rounding[self.role]
+        right = contents(self.job.case, self.reference, rounding, self.role, self.due, self.microbatch)
+        first = next(iter(right.values())).part(slice(None))
+        return first.value, first.otherwise
+
     def _parts(self, k: int) -> list[torch.Tensor]:
         value = self.reference.roles[k][self.role].value
         return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
@@ -104,7 +112,8 @@ def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered
     altered: dict[Buffer, list[Altered]] = {}
     for mutant in wanted:
         for buffer, expert, held in kinds[mutant.fault.kind](stage, mutant) if mutant.fault.kind in kinds else ():
-            if not alike(held, stage.found[buffer].experts[expert]):
+            own = mutant.fault.kind == "value" and as_right(stage, expert, held.tensor)
+            if not own and not alike(held, stage.found[buffer].experts[expert]):
                 altered.setdefault(buffer, []).append(Altered(mutant, expert, held))
     return altered
 
@@ -168,6 +177,16 @@ def alike(held: Held, before: Held) -> bool:
     if held.tensor is None or before.tensor is None:
         return held.tensor is before.tensor
     return torch.equal(held.tensor, before.tensor)
+
+
+def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:
+    """Whether each element is right after all, since another order of roundings leads to it: that is no fault."""
+    value, otherwise = stage.orders
+    if otherwise is None or tensor is None:
+        return False
+    start = sum(stage.sizes[:expert])
+    rows, found = slice(start, start + stage.sizes[expert]), tensor.double().reshape(-1, tensor.shape[-1])
+    return bool(((found == value[rows]) | (found == otherwise[rows])).all())
 
 
 def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[SlotSeen]:

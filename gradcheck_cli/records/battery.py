@@ -20,6 +20,8 @@ WRONG = (Outcome.INEXACT, Outcome.INACCURATE)
 # What lacks all of a gradient may leave a main_grad as it was.
 GONE = (*WRONG, Outcome.MISSING)
 POISONED = (*WRONG, Outcome.NONFINITE)
+# What too few exponents lose may be all of it.
+LOST = (*GONE, Outcome.NONFINITE)
 NONFINITE = (Outcome.NONFINITE,)
 MISSING = (Outcome.MISSING,)
 MISPLACED = (Outcome.MISPLACED,)
@@ -136,9 +138,9 @@ FAULTS: tuple[Fault, ...] = (
     value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
     value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=INTEGERS),
     value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
-    value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", POISONED, fills=INTEGERS),
-    value("result_in_fp16", ROLES, "F1", "with the exponents of fp16", POISONED, fast=W, fills=INTEGERS),
-    value("flushed", ROLES, "F1", "subnormal numbers flushed to 0", fills=INTEGERS),
+    value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", LOST, fills=INTEGERS),
+    value("result_in_fp16", ROLES, "F1", "with the exponents of fp16", LOST, fast=W, fills=INTEGERS),
+    value("flushed", ROLES, "F1", "subnormal numbers flushed to 0", GONE, fills=INTEGERS),
     delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
     delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
     delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),
