@@ -86,3 +86,19 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
 def recognised(dtype: str) -> float:
     """Relative distance (Frobenius) below which a tensor holds what a hypothesis says."""
     return RECOGNISED * FORMATS[dtype].unit_roundoff
+
+
+# Two runs of one case. A share of the bound: below a twentieth of it, four times as much is still a fifth.
+GROWN, LEAST_LEFT = 4.0, 0.05
+# The first case of a worker pays for what it loads: up to 1.2 s between recorded runs of the same right cases.
+SLOWER, LEAST_SECONDS = 2.0, 2.0
+
+
+def grown(before: float, after: float) -> bool:
+    """Whether what is left of an error after output rounding grew out of proportion from one run to another."""
+    return after >= GROWN * max(before, LEAST_LEFT)
+
+
+def slowed(before: float, after: float) -> bool:
+    """Whether a case took out of proportion longer than in another run."""
+    return after >= SLOWER * before and after - before >= LEAST_SECONDS

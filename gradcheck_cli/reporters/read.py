@@ -21,6 +21,9 @@ from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS
 
 REPORT = "report.json"
 _INTERRUPTED = 130
+# What was concluded can be read however old it is: a field that came later has a default, which says that it was not
+# there. Observations are read in their own version alone: what an older one did not look at cannot be judged.
+_OLDEST = 0
 _CUT_OFF = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
 _ANEW = "record the run again"
 _NEVER_RUN = "expected the case to run; the run ended before it"
@@ -78,7 +81,7 @@ def observations(folder: Path) -> list[tuple[str, Observation]]:
             f"writes it; without it `gradcheck report` shows what the run concluded"
         )
     instead = f"record the run again to judge it; `gradcheck report {folder}` still shows what it concluded"
-    return _lines(path, _decode_observation, OBSERVATION_VERSION, instead)
+    return _lines(path, _decode_observation, OBSERVATION_VERSION, instead, oldest=OBSERVATION_VERSION)
 
 
 def observations_file(folder: Path) -> Path | None:
@@ -99,7 +102,11 @@ def environments(folder: Path) -> dict[str, Environment]:
 
 
 def _lines(
-    path: Path, decode: Callable[[bytes], T], version: int = SCHEMA_VERSION, instead: str = _ANEW
+    path: Path,
+    decode: Callable[[bytes], T],
+    version: int = SCHEMA_VERSION,
+    instead: str = _ANEW,
+    oldest: int = _OLDEST,
 ) -> list[tuple[str, T]]:
     """The records of a file of lines, each with its place; a last line that was left unfinished is passed over."""
     # A machine that lost its power may have left zero bytes where the last lines would be.
@@ -107,7 +114,10 @@ def _lines(
     if numbered and not _is_json(numbered[-1][1]):
         numbered.pop()
     places = [(f"{path}, line {number}", line) for number, line in numbered]
-    return [(place, _record(line, decode, where=place, version=version, instead=instead)) for place, line in places]
+    return [
+        (place, _record(line, decode, where=place, version=version, instead=instead, oldest=oldest))
+        for place, line in places
+    ]
 
 
 def _rebuilt(path: Path) -> Report:
@@ -158,11 +168,17 @@ def _axes(case: str) -> dict[str, str | int]:
 
 
 def _record(
-    raw: bytes, decode: Callable[[bytes], T], *, where: str, version: int = SCHEMA_VERSION, instead: str = _ANEW
+    raw: bytes,
+    decode: Callable[[bytes], T],
+    *,
+    where: str,
+    version: int = SCHEMA_VERSION,
+    instead: str = _ANEW,
+    oldest: int = _OLDEST,
 ) -> T:
     try:
         schema = msgspec.json.decode(raw, type=_Versioned).schema
-        if schema == version:
+        if oldest <= schema <= version:
             return decode(raw)
     except msgspec.DecodeError as error:
         raise UsageError(f"cannot read {where}: {error}; expected a record as `gradcheck run` wrote it") from error

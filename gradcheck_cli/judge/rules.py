@@ -1,0 +1,169 @@
+"""Which rule is behind each group of failures? One group a role, outcome and diagnosis; one rule a group, or a few."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gradcheck_cli.judge import conjunction
+from gradcheck_cli.judge.nearest import nearest, simplicity
+from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.observation import ROLES
+from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.rule import Explanation, Rule, Term
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.]*(?:e[-+]?\d+)?")
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Cases that show one fault: their numbers in the list of verdicts, and what it is called in each."""
+
+    role: str
+    outcome: Outcome
+    names: dict[int, str]
+
+    @property
+    def diagnosis(self) -> str:
+        """Its name; where they differ, without the numbers, and each kind once."""
+        names = sorted(set(self.names.values()))
+        return " or ".join(names if len(names) == 1 else dict.fromkeys(map(without_numbers, names)))
+
+
+def explain(report: Report) -> Explanation:
+    """The rules of a run, beside what they speak of."""
+    failing = [verdict for verdict in report.verdicts if not verdict.outcome.green]
+    return Explanation(
+        run=report.run,
+        environment=report.environment,
+        asked=report.tally.asked,
+        executed=report.tally.executed,
+        failing=len(failing),
+        never_run=sum(not _faults(verdict) for verdict in failing),
+        rules=rules(report.verdicts),
+    )
+
+
+def rules(verdicts: Sequence[Verdict]) -> list[Rule]:
+    """The rules of every group: the gravest first, then those of most cases."""
+    named: dict[tuple[str, Outcome], dict[str, Group]] = {}
+    for number, verdict in enumerate(verdicts):
+        for finding in _faults(verdict):
+            role = _role(finding)
+            alike = named.setdefault((role, finding.outcome), {})
+            cause = without_numbers(finding.diagnosis)
+            group = alike.setdefault(cause, Group(role=role, outcome=finding.outcome, names={}))
+            group.names.setdefault(number, finding.diagnosis)
+    found = [ruled for alike in named.values() for ruled in _ruled(verdicts, list(alike.values()))]
+    return [rule for ruled in sorted(found, key=lambda ruled: _order(*ruled)) for rule in ruled[1]]
+
+
+def without_numbers(text: str) -> str:
+    """A factor or an expert differs from case to case while the fault is one."""
+    return _NUMBER.sub("#", text)
+
+
+def _order(group: Group, _: list[Rule]) -> tuple[int, int]:
+    return -group.outcome.gravity, -len(group.names)
+
+
+def _ruled(verdicts: Sequence[Verdict], apart: list[Group]) -> list[tuple[Group, list[Rule]]]:
+    """Groups of one role and outcome with their rules: as one, where one exact rule says it in fewer terms than any.
+
+    What a missing gradient's buffer holds instead follows from the case: `none` and `untouched` are one fault. A wrong
+    value is named by what it is, and two of them are two faults.
+    """
+    each = [(group, _rules(verdicts, group)) for group in apart]
+    if len(apart) == 1 or apart[0].outcome.wrong_value:
+        return each
+    names: dict[int, str] = {}
+    for group in reversed(apart):
+        names |= group.names
+    together = Group(role=apart[0].role, outcome=apart[0].outcome, names=names)
+    told = _rules(verdicts, together)
+    fewest = min(len(rule.terms) if rule.exact else len(AXES) for _, ruled in each for rule in ruled)
+    return [(together, told)] if told[0].exact and len(told[0].terms) < fewest else each
+
+
+def _rules(verdicts: Sequence[Verdict], group: Group) -> list[Rule]:
+    numbers = [number for number, verdict in enumerate(verdicts) if number in group.names or _speaks(verdict, group)]
+    points = [_axes(verdicts[number]) for number in numbers]
+    axes = [*AXES, *sorted({axis for point in points for axis in point} - set(AXES))]
+    points = [{axis: point.get(axis, "") for axis in axes} for point in points]
+    among = conjunction.cases(points, axes)
+    failing = _mask(number in group.names for number in numbers)
+    rows = [(verdicts[number], point) for number, point in zip(numbers, points, strict=True)]
+    found = conjunction.conjunctions(among, failing)
+    covered = 0
+    told = []
+    for terms in found:
+        inside = conjunction.extension(among, terms)
+        covered |= inside
+        told.append(_rule(group, rows, terms, failing, inside))
+    left = failing & ~covered
+    return [*told, _no_rule(group, rows, failing, left)] if left else told
+
+
+def _rule(
+    group: Group, rows: list[tuple[Verdict, conjunction.Point]], terms: list[Term], failing: int, inside: int
+) -> Rule:
+    """A rule with its counts, its simplest case, and the case that passes beside one of its cases."""
+    shown = [row for number, row in enumerate(rows) if (failing & inside) >> number & 1]
+    return Rule(
+        role=group.role,
+        outcome=group.outcome,
+        diagnosis=group.diagnosis,
+        terms=terms,
+        failing=len(shown),
+        of=inside.bit_count(),
+        elsewhere=(failing & ~inside).bit_count(),
+        elsewhere_of=len(rows) - inside.bit_count(),
+        example=min(shown, key=lambda row: simplicity(row[1], _DEFAULTS))[0].case,
+        nearest=nearest(shown, rows, [term.axis for term in terms], _DEFAULTS),
+    )
+
+
+def _no_rule(group: Group, rows: list[tuple[Verdict, conjunction.Point]], failing: int, left: int) -> Rule:
+    """What stands for the cases that no rule covers."""
+    alone = _rule(group, rows, [], failing, left)
+    exceptions = [row[0].case for number, row in enumerate(rows) if left >> number & 1]
+    return msgspec.structs.replace(
+        alone, failing=0, of=0, elsewhere=failing.bit_count(), elsewhere_of=len(rows), exceptions=exceptions
+    )
+
+
+def _faults(verdict: Verdict) -> list[Finding]:
+    """The findings that say something of the candidate: a case that never came to run says nothing."""
+    findings = [finding for finding in verdict.findings if not finding.outcome.green]
+    return [finding for finding in findings if finding.outcome is not Outcome.UNTESTED or finding.slot != "case"]
+
+
+def _speaks(verdict: Verdict, group: Group) -> bool:
+    """Whether a case came to where the fault could show: one that crashed says nothing of its gradients."""
+    if group.outcome.gravity >= Outcome.RAISED.gravity:
+        return verdict.outcome.executed
+    judged = verdict.outcome.executed and verdict.outcome.gravity < Outcome.RAISED.gravity
+    # A case without a bias cannot show a wrong bgrad.
+    return judged and all(role != group.role or verdict.of_role(role) is not None for role in ROLES)
+
+
+def _axes(verdict: Verdict) -> conjunction.Point:
+    """Every axis of a case; one that its run did not know yet has its default, which means what every case meant."""
+    return {name: _plain(default) for name, default in _DEFAULTS.items()} | verdict.axes
+
+
+def _plain(default: object) -> conjunction.Value:
+    return int(default) if isinstance(default, int) else default if isinstance(default, str) else ""
+
+
+def _role(finding: Finding) -> str:
+    return finding.slot.partition("[")[0]
+
+
+def _mask(bits: Iterable[bool]) -> int:
+    return sum(1 << number for number, bit in enumerate(bits) if bit)

@@ -1,0 +1,62 @@
+"""What changed between two runs? Case by case: verdicts, coverage, the path that ran, margins and time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+from gradcheck_cli.records.report import Run, Tally
+from gradcheck_cli.records.verdict import Outcome
+
+# Gravest first: a case that changed in several ways has a line for each, and a verdict that changed has one.
+Kind = Literal["regression", "coverage lost", "mended", "coverage gained", "outcome", "path", "margin", "slower"]
+KINDS: dict[Kind, str] = {
+    "regression": "was right or refused, and is not now; or one of its gradients was right",
+    "coverage lost": "was right, and is refused or excluded now",
+    "mended": "was wrong, and is right now",
+    "coverage gained": "was refused or excluded, and is right now",
+    "outcome": "another outcome, neither time right",
+    "path": "something else ran than before",
+    "margin": "the error after output rounding is four times what it was",
+    "slower": "twice as slow",
+}
+REGRESSIONS: tuple[Kind, ...] = ("regression", "coverage lost")
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One thing that changed in one case."""
+
+    kind: Kind
+    case: str  # its id in the old run
+    new_case: str = ""  # its id in the new run, where that is another
+    axes: dict[str, str | int]
+    role: str = ""  # of a margin
+    old: str
+    new: str
+    roles: dict[str, tuple[Outcome, Outcome]] = {}  # the roles whose outcome changed
+    why: str = ""  # of an outcome: what the new run says of it
+
+
+class Side(Record, frozen=True, kw_only=True):
+    """One of the two runs."""
+
+    run: Run
+    tally: Tally
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """All that changed from an old run to a new one."""
+
+    schema: int = SCHEMA_VERSION
+    old: Side
+    new: Side
+    environment: dict[str, tuple[str, str]]  # versions, device and variables that differ, "" where a run has none
+    compared: int  # pairs of cases
+    changes: list[Change]
+    only_old: list[str]
+    only_new: list[str]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether a gate must not let the new one pass."""
+        return any(change.kind in REGRESSIONS for change in self.changes)

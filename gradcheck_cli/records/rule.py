@@ -1,0 +1,74 @@
+"""What do the failures of a run have in common? Rules over the axes of its cases."""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.report import Run
+from gradcheck_cli.records.verdict import Outcome
+
+
+class Term(Record, frozen=True, kw_only=True):
+    """One condition of a rule: the axis has one of these values, in the order in which the run had them."""
+
+    axis: str
+    values: list[str | int]
+    others: list[str | int] = []  # that the run had as well: where they are fewer, they are what is told
+
+    @property
+    def length(self) -> int:
+        """How many values must be named to tell it."""
+        return min(len(self.values), len(self.others)) if self.others else len(self.values)
+
+
+class Nearest(Record, frozen=True, kw_only=True):
+    """A case that passed and differs on one axis from one that failed."""
+
+    case: str  # the id of the one that passed
+    beside: str  # the id of the one that failed
+    axis: str
+    failing: str | int
+    passing: str | int
+
+
+class Rule(Record, frozen=True, kw_only=True):
+    """Which cases show one fault: all that meet every term, and where `exact` no other.
+
+    A rule without terms and with exceptions is none: it lists the cases that no rule covers. Without either, every
+    case shows the fault. Counted are the cases that came to the point where the fault could show.
+    """
+
+    role: str  # fprop, dgrad, wgrad or bgrad; "case" where the fault is one of the whole case
+    outcome: Outcome
+    diagnosis: str  # with # where the cases differ in a number alone; several that one rule covers, joined by "or"
+    terms: list[Term]
+    failing: int  # of the cases that meet every term
+    of: int
+    elsewhere: int  # that show the same fault, of the other cases
+    elsewhere_of: int
+    exceptions: list[str] = []  # cases of the fault that no rule covers, by id
+    example: str  # the simplest case that it speaks of: with the fewest axes that are not the default
+    nearest: Nearest | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether it is a rule at all."""
+        return not self.exceptions
+
+    @property
+    def exact(self) -> bool:
+        """Whether the terms hold if and only if the fault shows."""
+        return self.found and not self.elsewhere
+
+
+class Explanation(Record, frozen=True, kw_only=True):
+    """The rules behind a run's failures, and how many cases they speak of."""
+
+    schema: int = SCHEMA_VERSION
+    run: Run
+    environment: Environment
+    asked: int
+    executed: int
+    failing: int  # cases that are not green
+    never_run: int  # of them those of which nothing was seen: no rule speaks of these
+    rules: list[Rule]
