@@ -9,15 +9,17 @@ from datetime import datetime, timezone
 from itertools import count, islice
 from pathlib import Path
 
-from gradcheck_cli import __version__, installed, plugins, selection
+from gradcheck_cli import __version__, installed, known_file, plugins, selection
 from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.conclude import conclude, excluded, untested
+from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.records import battery
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.report import Report, Run, exit_code, tally
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.console import open_console
@@ -39,6 +41,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     min_executed: float = 0.5
     mutants: str = "fast"
     quiet: bool = False
+    known: str = ""
 
 
 class Typed(Record, frozen=True, kw_only=True):
@@ -56,6 +59,7 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
         raise UsageError(f"--mutants {options.mutants}: expected {' or '.join(battery.MODES)}")
     if options.output is not None and options.output.resolve() == Path.cwd():
         raise UsageError("--output: expected a folder for this run alone; found the current one, or an empty name")
+    entries = known_file.load(options.known) if options.known else []
     if options.last_failed:
         asked = selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
     selected = selection.select(asked)
@@ -66,7 +70,8 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
     try:
         with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout) as executor:
-            return Session(selected, options, reporter, executor).run(opening(asked, selected, options, typed, began))
+            session = Session(selected, options, reporter, executor, entries)
+            return session.run(opening(asked, selected, options, typed, began))
     finally:
         reporter.stop()
 
@@ -105,7 +110,12 @@ class Session:
     """One run: what was judged so far, and how it ended."""
 
     def __init__(
-        self, selected: selection.Selection, options: RunOptions, reporter: Reporter, executor: LocalExecutor
+        self,
+        selected: selection.Selection,
+        options: RunOptions,
+        reporter: Reporter,
+        executor: LocalExecutor,
+        entries: Sequence[KnownFailure] = (),
     ) -> None:
         self.selected = selected
         self.options = options
@@ -113,6 +123,8 @@ class Session:
         self.executor = executor
         self.environment = Environment()
         self.verdicts: list[Verdict] = []
+        self.known = Known(entries)
+        self.placed: list[Placed] = []
 
     def run(self, asked: Run) -> int:
         """Execute until the end, Ctrl-C or a failure of the harness: whatever was judged by then is reported."""
@@ -128,7 +140,15 @@ class Session:
                 raise
             failure = error
         verdicts = [*self.verdicts, *self._never_run()]
-        code = exit_code(verdicts, asked.min_executed, interrupted=interrupted, harness_failed=failure is not None)
+        today = datetime.now(timezone.utc).date()
+        complaints = self.known.complaints(self.placed, whole=whole(asked, verdicts), today=today)
+        code = exit_code(
+            verdicts,
+            asked.min_executed,
+            interrupted=interrupted,
+            harness_failed=failure is not None,
+            complaints=complaints,
+        )
         self.reporter.closed(
             Report(
                 run=asked,
@@ -137,6 +157,7 @@ class Session:
                 verdicts=verdicts,
                 seconds=time.monotonic() - clock,
                 exit_code=code,
+                complaints=complaints,
             )
         )
         if failure:
@@ -147,7 +168,7 @@ class Session:
         for verdict in self._verdicts():
             self.verdicts.append(verdict)
             self.reporter.finished(verdict)
-            if 0 < self.options.maxfail <= sum(not one.outcome.green for one in self.verdicts):
+            if 0 < self.options.maxfail <= sum(not one.green for one in self.verdicts):
                 return
 
     def _verdicts(self) -> Iterator[Verdict]:
@@ -156,7 +177,9 @@ class Session:
         jobs = [job(case, self.options.mutants) for case in self.selected.cases]
         for asked, seen in self.executor.run(jobs, self._started, self._ready):
             self.reporter.observed(seen)
-            yield conclude(asked.case, seen, self.environment)
+            verdict = conclude(asked.case, seen, self.environment)
+            self.placed.append(Placed(case=asked.case, verdict=verdict, environment=self.environment))
+            yield self.known.marked(self.placed[-1])
 
     def _started(self, asked: Job) -> None:
         self.reporter.started(asked.case)

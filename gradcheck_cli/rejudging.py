@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
+from gradcheck_cli import known_file
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.conclude import conclude, untested
+from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, exit_code, tally
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.console import ConsoleReporter, open_console, require_printed
+from gradcheck_cli.reporters.console import open_console
+from gradcheck_cli.reporters.formats import PRINTED, render
 from gradcheck_cli.reporters.read import environments, observations, observations_file, read
 
 
-def judge(folder: Path, asked: float | None) -> int:
+def judge(folder: Path, asked: float | None, known: str = "", formats: Sequence[str] = ("table",)) -> int:
     """Judge a run again, print it, and return the exit code of the verdicts."""
-    report = judged_again(folder, asked)
-    console = open_console()
-    ConsoleReporter(console, folder, judged_from=observations_file(folder)).closed(report)
-    require_printed(console)
+    for name in formats:
+        if name not in PRINTED:
+            raise UsageError(
+                f"--format {name}: expected {' or '.join(PRINTED)}; a run's folder keeps what the run concluded, and "
+                f"`gradcheck report` writes that in any format"
+            )
+    report = held_against(judged_again(folder, asked), folder, known) if known else judged_again(folder, asked)
+    render(report, formats, folder, open_console(), judged_from=observations_file(folder))
     return report.exit_code
+
+
+def held_against(report: Report, folder: Path, known: str) -> Report:
+    """The report with what was known of it, and what of that is no longer true."""
+    entries: list[KnownFailure] = known_file.load(known)
+    where = environments(folder)
+    judge = Known(entries)
+    placed = [
+        Placed(case=_case(one, folder), verdict=one, environment=where.get(one.case, report.environment))
+        for one in report.verdicts
+    ]
+    verdicts = [judge.marked(one) for one in placed]
+    today = datetime.now(timezone.utc).date()
+    complaints = judge.complaints(placed, whole=whole(report.run, verdicts), today=today)
+    floor = report.run.min_executed
+    options = {**report.run.options, "--known": known_file.shown(known_file.locate(known))}
+    return msgspec.structs.replace(
+        report,
+        run=msgspec.structs.replace(report.run, options=options),
+        verdicts=verdicts,
+        complaints=complaints,
+        exit_code=exit_code(verdicts, floor, interrupted=False, harness_failed=False, complaints=complaints),
+    )
 
 
 def judged_again(folder: Path, asked: float | None = None) -> Report:
@@ -43,6 +76,7 @@ def judged_again(folder: Path, asked: float | None = None) -> Report:
         run=msgspec.structs.replace(report.run, options=options),
         verdicts=verdicts,
         tally=tally(verdicts),
+        complaints=[],
         exit_code=exit_code(verdicts, report.run.min_executed, interrupted=False, harness_failed=False),
     )
 

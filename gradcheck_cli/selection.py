@@ -55,7 +55,7 @@ def select(asked: Asked) -> Selection:
 
 def again(asked: Asked, verdicts: Sequence[Verdict], folder: Path) -> Asked:
     """The same with the cases of a finished run that a gate would not let pass in place of the matrix."""
-    failed = [verdict.case for verdict in verdicts if not verdict.outcome.green]
+    failed = [verdict.case for verdict in verdicts if not verdict.green]
     if not failed:
         raise NothingSelected(
             f"nothing to run: every case of {folder} was green; without --last-failed all of them run"

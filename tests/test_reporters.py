@@ -502,7 +502,7 @@ UNREADABLE = {
         {"report.json": '{"schema":99}'},
         "expected schema 1, found 99; .*: a later one wrote it: update",
     ),
-    "an older schema": ({"report.json": '{"schema":0}'}, "this gradcheck reads schema 1 only: record the run again"),
+    "an older schema of another kind": ({"report.json": '{"schema":0}'}, "Object missing required field `run`"),
     "a broken line": ({"journal.jsonl": 'x\n{"schema":1}\n'}, "cannot read .*journal.jsonl, line 1: "),
     "an unknown event": ({"journal.jsonl": '{"schema":1,"event":"x"}\n'}, "line 1: Invalid value 'x'"),
 }
@@ -544,7 +544,7 @@ def csv_of(report: Report, tmp_path: Path) -> list[dict[str, str]]:
 def test_csv_has_one_row_a_case_and_a_column_for_every_axis(tmp_path: Path) -> None:
     table = csv_of(samples.many(), tmp_path)
     columns = ["outcome", "fprop", "dgrad", "wgrad", "bgrad", "worst_slot", "worst_ratio", "diagnosis"]
-    columns += ["mutants_killed", "mutants_of", "seconds"]
+    columns += ["mutants_killed", "mutants_of", "seconds", "known"]
     assert len(table) == 1500
     assert list(table[0]) == ["case", *AXES, *columns]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.known import Complaint
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
 
@@ -56,6 +59,7 @@ class Report(Record, frozen=True, kw_only=True):
     verdicts: list[Verdict]
     seconds: float
     exit_code: int
+    complaints: list[Complaint] = []  # what of the known failures is no longer true
 
     @property
     def floor_met(self) -> bool:
@@ -63,15 +67,28 @@ class Report(Record, frozen=True, kw_only=True):
         return self.tally.executed > 0 and self.tally.share >= self.run.min_executed
 
 
-def exit_code(verdicts: list[Verdict], floor: float, *, interrupted: bool, harness_failed: bool) -> int:
-    """The process's exit code; where several apply, the first of 130, 3, 1, 5."""
+def exit_code(
+    verdicts: list[Verdict],
+    floor: float,
+    *,
+    interrupted: bool,
+    harness_failed: bool,
+    complaints: Sequence[Complaint] = (),
+) -> int:
+    """The process's exit code; where several apply, the first of 130, 3, 1, 4, 5.
+
+    A case that fails in another way than the entry says that covers it is the entry's matter, and so 4.
+    """
     counted = tally(verdicts)
+    covered = {case for complaint in complaints for case in complaint.cases}
     if interrupted:
         return 130
     if harness_failed:
         return 3
-    if any(not verdict.outcome.green for verdict in verdicts):
+    if any(not verdict.green and verdict.case not in covered for verdict in verdicts):
         return 1
+    if complaints:
+        return 4
     return 0 if counted.executed and counted.share >= floor else 5
 
 

@@ -45,6 +45,11 @@ class Outcome(str, Enum):
         return self in (Outcome.INEXACT, Outcome.INACCURATE)
 
     @property
+    def no_end(self) -> bool:
+        """Whether the case ran and did not come to its end."""
+        return self in (Outcome.RAISED, Outcome.TIMED_OUT, Outcome.CRASHED)
+
+    @property
     def executed(self) -> bool:
         """Whether the candidate really ran the case that was asked."""
         return self not in (Outcome.EXCLUDED, Outcome.REFUSED, Outcome.UNTESTED, Outcome.NOT_THE_CASE)
@@ -100,6 +105,12 @@ class Verdict(Record, frozen=True, kw_only=True):
     notes: list[str] = []
     seconds: float = 0.0
     mutants: Mutants | None = None
+    known: str = ""  # links of the known failures that it is, where --known names all of its findings
+
+    @property
+    def green(self) -> bool:
+        """Whether a gate lets it pass: its outcome does, or the failure was known."""
+        return self.outcome.green or bool(self.known)
 
     @property
     def worst(self) -> Finding | None:

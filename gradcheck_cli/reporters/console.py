@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gradcheck_cli.errors import HarnessError
+from gradcheck_cli.records.known import Complaint
 from gradcheck_cli.records.report import Report, Run
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters.folding import rows
@@ -21,7 +22,7 @@ from gradcheck_cli.reporters.lines import folded
 from gradcheck_cli.reporters.plain_text import excerpt
 from gradcheck_cli.reporters.protocol import Silent
 from gradcheck_cli.reporters.standard_output import PatientOutput
-from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, proof, reproducer
+from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, known, proof, reproducer
 from gradcheck_cli.reporters.table import draw, legend, style
 
 _WIDTH_OF_A_LOG = 100
@@ -74,6 +75,7 @@ class ConsoleReporter(Silent):
             self._console.print(Text(told, style="dim"))
         self._findings(groups(report.verdicts))
         self._notes(notes(report))
+        self._complaints(report.complaints)
         self._summary(report)
 
     def _findings(self, found: list[Group]) -> None:
@@ -85,7 +87,7 @@ class ConsoleReporter(Silent):
 
     def _group(self, group: Group) -> None:
         finding = group.finding
-        self._console.print(Text(group.title, style=style(finding.outcome)))
+        self._console.print(Text(group.title, style="yellow" if group.known else style(finding.outcome)))
         self._indented("why", excerpt(finding.why, _LONGEST_WHY))
         if finding.unlock:
             self._indented("opens with", excerpt(finding.unlock, _LONGEST_WHY))
@@ -105,11 +107,20 @@ class ConsoleReporter(Silent):
         if len(said) > _MOST_NOTES:
             self._indented("...", f"and {len(said) - _MOST_NOTES} more, all in report.json")
 
+    def _complaints(self, told: list[Complaint]) -> None:
+        if told:
+            self._console.print(Text("\nknown failures that are not as the file says", style="bold red"))
+        for complaint in told:
+            # One line each, unwrapped: the place is what an editor or a log is searched for.
+            self._console.print(Text(f"  {complaint.place}: {complaint.why}"), soft_wrap=True)
+
     def _summary(self, report: Report) -> None:
         self._console.print()
         self._parts(headline(report.tally), style="bold")
         if proved := proof(report.verdicts):
             self._parts(proved)
+        if said := known(report.verdicts):
+            self._parts(said)
         self._console.print(Text(floor(report), style="" if report.floor_met else "bold red"))
         self._parts(environment_line(report.environment))
         if report.run.chosen_because:

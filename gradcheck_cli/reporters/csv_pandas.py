@@ -9,7 +9,17 @@ from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
-_AFTER = ("outcome", *ROLES, "worst_slot", "worst_ratio", "diagnosis", "mutants_killed", "mutants_of", "seconds")
+_AFTER = (
+    "outcome",
+    *ROLES,
+    "worst_slot",
+    "worst_ratio",
+    "diagnosis",
+    "mutants_killed",
+    "mutants_of",
+    "seconds",
+    "known",
+)
 
 
 def text(report: Report) -> str:
@@ -39,6 +49,7 @@ def _row(verdict: Verdict) -> dict[str, str | int | float | None]:
         "mutants_killed": verdict.mutants.killed if verdict.mutants else None,
         "mutants_of": verdict.mutants.of if verdict.mutants else None,
         "seconds": round(verdict.seconds, 6),
+        "known": one_line(verdict.known) or None,
     }
 
 

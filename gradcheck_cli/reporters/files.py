@@ -10,29 +10,31 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.reporters.protocol import Silent
 
+_INSTEAD = "name another with --output"
 
-def write_whole(path: Path, text: str) -> None:
+
+def write_whole(path: Path, content: str | bytes, instead: str = _INSTEAD) -> None:
     """Write beside the file, then rename: a reader sees the old text or the new one, never half of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with beside.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            with beside.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable(path, error, instead) from error
 
 
-def unwritable(path: Path, error: OSError) -> UsageError:
+def unwritable(path: Path, error: OSError, instead: str = _INSTEAD) -> UsageError:
     """The message for a file that cannot be written."""
     return UsageError(
         f"cannot write {path}: {error.strerror or error}; expected a folder that can be written to, "
-        f"with room on its disk: name another with --output"
+        f"with room on its disk: {instead}"
     )
 
 

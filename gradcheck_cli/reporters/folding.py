@@ -46,6 +46,7 @@ class Row:
     cases: int
     roles: dict[Role, Cell]
     largest: Largest | None
+    known: int = 0  # of the cases: those that fail as they are known to
 
     @property
     def path(self) -> str:
@@ -77,6 +78,11 @@ def brackets(alike: Sequence[Row]) -> bool:
     return has_path(alike) and any(row.path.endswith(")") for row in alike)
 
 
+def has_known(alike: Sequence[Row]) -> bool:
+    """Whether any row has known failures, and so the table a column for them."""
+    return any(row.known for row in alike)
+
+
 def roles_shown(alike: Sequence[Row]) -> list[Role]:
     """The roles that have a column: bgrad only where some case has a bias, or got a gradient for none."""
     return [role for role in ROLES if role != "bgrad" or any("bgrad" in row.roles for row in alike)]
@@ -91,6 +97,7 @@ def _row(axes: dict[str, str], alike: list[Verdict]) -> Row:
         cases=len(alike),
         roles={role: cell for role in ROLES if (cell := _cell(role, alike))},
         largest=_largest(margins) if margins else None,
+        known=sum(bool(verdict.known) for verdict in alike),
     )
 
 

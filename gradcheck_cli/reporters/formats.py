@@ -14,12 +14,14 @@ from gradcheck_cli.reporters import csv_pandas, junit, markdown, picture, report
 from gradcheck_cli.reporters.console import ConsoleReporter, require_printed
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter, write_whole
+from gradcheck_cli.reporters.github import GithubReporter
 from gradcheck_cli.reporters.jsonl import Journal, Observations
 from gradcheck_cli.reporters.progress import BarReporter, PlainReporter
 from gradcheck_cli.reporters.protocol import Reporter
 from gradcheck_cli.reporters.read import REPORT
 
 _TABLE = "table"
+_GITHUB = "github"
 _VIEWS: dict[str, tuple[str, Callable[[Report], str]]] = {
     "json": (REPORT, report_json.text),
     "csv": ("report.csv", csv_pandas.text),
@@ -29,16 +31,19 @@ _VIEWS: dict[str, tuple[str, Callable[[Report], str]]] = {
 }
 _ALWAYS = ("json", "csv")
 
-FORMATS = (_TABLE, *_VIEWS)
+# What is printed and leaves the run's folder as it is; then all.
+PRINTED = (_TABLE, _GITHUB)
+FORMATS = (_TABLE, *_VIEWS, _GITHUB)
 
 
 def of_run(formats: Sequence[str], folder: Path, console: Console, *, quiet: bool) -> Reporter:
     """Everyone who is told of a run: journal, observations, JSON, CSV and table always, the rest where asked for."""
     wanted = dict.fromkeys([*_ALWAYS, *_known(formats)])
-    views = [FileReporter(folder / _VIEWS[name][0], _VIEWS[name][1]) for name in wanted if name != _TABLE]
+    views = [FileReporter(folder / _VIEWS[name][0], _VIEWS[name][1]) for name in wanted if name not in PRINTED]
     loud = [] if quiet else [progress(console)]
-    # The table last: it lists the files that are there.
-    return Everyone([Journal(folder), Observations(folder), *views], [*loud, ConsoleReporter(console, folder)])
+    # The table after the files: it lists those that are there.
+    printing = [*loud, ConsoleReporter(console, folder), *([GithubReporter(console)] if _GITHUB in wanted else [])]
+    return Everyone([Journal(folder), Observations(folder), *views], printing)
 
 
 def progress(console: Console) -> Reporter:
@@ -46,17 +51,24 @@ def progress(console: Console) -> Reporter:
     return BarReporter(console) if console.is_terminal else PlainReporter(console)
 
 
-def render(report: Report, formats: Sequence[str], folder: Path, console: Console) -> None:
+def render(
+    report: Report, formats: Sequence[str], folder: Path, console: Console, judged_from: Path | None = None
+) -> None:
     """A finished run again: files into its folder, then the table onto the console."""
     wanted = dict.fromkeys(_known(formats))
+    github = GithubReporter(console)
+    if _GITHUB in wanted:
+        github.pause()
     for name in wanted:
-        if name != _TABLE:
+        if name not in PRINTED:
             file, view = _VIEWS[name]
             write_whole(folder / file, view(report))
             console.print(Text(f"wrote {folder / file}"), soft_wrap=True)
     if _TABLE in wanted:
-        ConsoleReporter(console, folder).closed(report)
-        require_printed(console)
+        ConsoleReporter(console, folder, judged_from=judged_from).closed(report)
+    if _GITHUB in wanted:
+        github.closed(report)
+    require_printed(console)
 
 
 def _known(formats: Sequence[str]) -> Sequence[str]:

@@ -23,6 +23,7 @@ class Group:
     finding: Finding
     cases: int
     graver: int  # of these cases, whose outcome is that of another finding: the tally counts them there
+    known: str = ""  # links, where the failure was known
 
     @property
     def title(self) -> str:
@@ -32,7 +33,8 @@ class Group:
         if self.graver:
             counted += f", {self.graver} of them graver elsewhere"
         diagnosis = f" · {self.finding.diagnosis}" if self.finding.diagnosis else ""
-        return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}"
+        known = f" · known: {self.known}" if self.known else ""
+        return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}{known}"
 
 
 def groups(verdicts: list[Verdict]) -> list[Group]:
@@ -58,8 +60,19 @@ def notes(report: Report) -> dict[str, int]:
 
 
 def _key(verdict: Verdict, finding: Finding) -> tuple[object, ...]:
-    cause = finding.diagnosis or _without_numbers(finding.why)
-    return (verdict.axes.get("provider"), finding.outcome, _role(finding), cause, finding.unlock)
+    return (
+        verdict.axes.get("provider"),
+        finding.outcome,
+        _role(finding),
+        cause(finding),
+        finding.unlock,
+        _known(verdict, finding),
+    )
+
+
+def cause(finding: Finding) -> str:
+    """What tells two findings of one outcome and role apart."""
+    return finding.diagnosis or _without_numbers(finding.why)
 
 
 def _group(members: list[tuple[Verdict, Finding]]) -> Group:
@@ -71,7 +84,12 @@ def _group(members: list[tuple[Verdict, Finding]]) -> Group:
         finding=finding,
         cases=len({verdict.case for verdict, _ in members}),
         graver=len({verdict.case for verdict, _ in members if verdict.outcome is not finding.outcome}),
+        known=_known(verdict, finding),
     )
+
+
+def _known(verdict: Verdict, finding: Finding) -> str:
+    return "" if finding.outcome.green else verdict.known
 
 
 def _role(finding: Finding) -> str:

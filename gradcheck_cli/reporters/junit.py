@@ -14,12 +14,17 @@ _ERRORS = (Outcome.RAISED, Outcome.TIMED_OUT, Outcome.CRASHED)
 
 
 def text(report: Report) -> str:
-    """`junit.xml`: EXCLUDED and REFUSED are skipped, a case that did not come back is an error, a finding a failure."""
+    """`junit.xml`: EXCLUDED and REFUSED are skipped, a case that did not come back is an error, a finding a failure.
+
+    A known failure is skipped too, which is how JUnit's readers show what is expected to fail: neither red nor green.
+    What of the known file is not true is a failed testcase of its own.
+    """
+    tags = [*map(_tag, report.verdicts), *("failure" for _ in report.complaints)]
     counts = {
-        "tests": str(len(report.verdicts)),
-        "failures": str(sum(_tag(verdict.outcome) == "failure" for verdict in report.verdicts)),
-        "errors": str(sum(_tag(verdict.outcome) == "error" for verdict in report.verdicts)),
-        "skipped": str(sum(_tag(verdict.outcome) == "skipped" for verdict in report.verdicts)),
+        "tests": str(len(tags)),
+        "failures": str(tags.count("failure")),
+        "errors": str(tags.count("error")),
+        "skipped": str(tags.count("skipped")),
         "time": f"{report.seconds:.3f}",
     }
     suites = ET.Element("testsuites", {"name": "gradcheck", **counts})
@@ -28,6 +33,10 @@ def text(report: Report) -> str:
     _properties(suite, report)
     for verdict in report.verdicts:
         _testcase(suite, verdict)
+    for complaint in report.complaints:
+        named = {"classname": "known", "name": printable(complaint.place), "time": "0.000"}
+        failed = ET.SubElement(suite, "testcase", named)
+        ET.SubElement(failed, "failure", type=complaint.kind, message=printable(complaint.why))
     ET.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
@@ -52,16 +61,19 @@ def _testcase(suite: ET.Element, verdict: Verdict) -> None:
     classname = ".".join(name for name in names if name not in ("", "auto"))
     seconds = f"{verdict.seconds:.3f}"
     testcase = ET.SubElement(suite, "testcase", classname=classname, name=printable(verdict.case), time=seconds)
-    tag = _tag(verdict.outcome)
+    tag = _tag(verdict)
     if not tag:
         return
     message = printable(verdict.worst.why if verdict.worst else verdict.outcome.value)
+    if verdict.known:
+        message = f"known failure {printable(verdict.known)}: {message}"
     element = ET.SubElement(testcase, tag, type=verdict.outcome.value, message=message)
     element.text = printable("\n".join([*map(_line, verdict.findings), f"run: {reproducer(verdict.case)}"]))
 
 
-def _tag(outcome: Outcome) -> str:
-    if outcome in _SKIPPED:
+def _tag(verdict: Verdict) -> str:
+    outcome = verdict.outcome
+    if outcome in _SKIPPED or verdict.known:
         return "skipped"
     if outcome in _ERRORS:
         return "error"

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+from collections.abc import Sequence
 
 from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.folding import Row, brackets, has_path, roles_shown, rows
+from gradcheck_cli.reporters.folding import Row, brackets, has_known, has_path, roles_shown, rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
+from gradcheck_cli.reporters.marks import code as _code
+from gradcheck_cli.reporters.marks import escaped as _escaped
+from gradcheck_cli.reporters.marks import row as _table_row
 from gradcheck_cli.reporters.plain_text import excerpt, one_line
-from gradcheck_cli.reporters.summary import environment_facts, exit_meaning, floor, headline, proof, reproducer, title
+from gradcheck_cli.reporters.summary import (
+    environment_facts,
+    exit_meaning,
+    floor,
+    headline,
+    known,
+    proof,
+    reproducer,
+    title,
+)
 from gradcheck_cli.reporters.table import PATH_IN_WORDS, RATIO_IN_WORDS, ratio
 
 # GitHub refuses the body of an issue or a comment that is longer than 65,536 characters.
@@ -19,13 +31,14 @@ LIMIT = 65_536
 _PART = 16_000  # of each part but the last, so that every part has its say
 _LONGEST_WHY = 1_000
 _AXES = {"single_grouped_weight": "single\\_grouped\\_weight", "fuse_wgrad_accumulation": "fuse\\_wgrad"}
-_SPECIAL = re.compile(r"([\\`*_<>|\[\]~#@&])")
+_COUNTS = ("cases", "known")
 
 
 def text(report: Report) -> str:
     """`report.md`: summary, table, findings, environment; the list of cases takes what room is left."""
-    parts = [_summary(report), _cut(_tables(report), _PART, "rows")]
+    parts = [_summary(report), _cut(tables(report), _PART, "rows")]
     parts.append(_cut(_findings(report), _PART, "findings"))
+    parts.append(_cut(_complaints(report), _PART, "entries"))
     parts.append(_cut(_environment(report), _PART, "lines"))
     head = "\n\n".join("\n".join(part) for part in parts if part)
     return f"{head}\n\n{_cases(report, LIMIT - len(head) - 100)}\n"
@@ -38,31 +51,38 @@ def _summary(report: Report) -> list[str]:
         f"**{_escaped(headline(report.tally))}**",
         "",
         *([f"{_escaped(proved)}.", ""] if (proved := proof(report.verdicts)) else []),
+        *([f"{_escaped(said)}.", ""] if (said := known(report.verdicts)) else []),
         f"{_escaped(floor(report))}; exit code {_escaped(exit_meaning(report.exit_code))}; {report.seconds:.1f} s.",
     ]
 
 
-def _tables(report: Report) -> list[str]:
+def tables(report: Report) -> list[str]:
+    """A heading and a table a provider, with what its brackets and figures mean."""
     lines: list[str] = []
     for provider, folded in rows(report.verdicts).items():
         paths, roles = has_path(folded), roles_shown(folded)
-        columns = ["api", *(["path"] if paths else []), *_AXES.values(), "dtype", "cases", *roles, "err/bound"]
+        columns = ["api", *(["path"] if paths else []), *_AXES.values(), "dtype", *_COUNTS[: 1 + has_known(folded)]]
+        columns += [*roles, "err/bound"]
         lines += [f"## Provider {_escaped(provider)}", "", _table_row(columns), _table_row(["---"] * len(columns))]
-        lines += [_table_row(_row(row, roles, paths=paths)) for row in folded] + [""]
+        lines += [_table_row(_row(row, roles, paths=paths, known=has_known(folded))) for row in folded] + [""]
         told = [PATH_IN_WORDS] * brackets(folded) + [RATIO_IN_WORDS] * any(row.largest for row in folded)
         lines += [f"{_escaped(words)}." for words in [" · ".join(told)] if words] + [""] * bool(told)
     return lines[:-1]
 
 
-def _table_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _row(row: Row, roles: list[Role], *, paths: bool) -> list[str]:
+def _row(row: Row, roles: list[Role], *, paths: bool, known: bool) -> list[str]:
     path = [_escaped(row.path)] if paths else []
     axes = [row.axes[axis] for axis in (*_AXES, "dtype")]
     cells = [_mark(str(cell)) if (cell := row.roles.get(role)) else "" for role in roles]
-    return [_escaped(row.axes["api"]), *path, *axes, str(row.cases), *cells, ratio(row.largest)]
+    return [
+        _escaped(row.axes["api"]),
+        *path,
+        *axes,
+        str(row.cases),
+        *([str(row.known)] if known else []),
+        *cells,
+        ratio(row.largest),
+    ]
 
 
 def _mark(said: str) -> str:
@@ -86,13 +106,23 @@ def _finding(group: Group) -> str:
     return ". ".join(said)
 
 
+def _complaints(report: Report) -> list[str]:
+    lines = [f"- {_escaped(one.place)}: {_escaped(excerpt(one.why, _LONGEST_WHY))}" for one in report.complaints]
+    return ["## Known failures that are not as the file says", "", *lines] if lines else []
+
+
 def _environment(report: Report) -> list[str]:
     facts = environment_facts(report.environment) | report.environment.variables | report.run.options
     if report.run.chosen_because:
         facts["provider chosen by itself"] = report.run.chosen_because
-    command = excerpt(shlex.join(report.run.command), 4 * _LONGEST_WHY)
+    command = command_line(report.run.command)
     lines = [f"- {_escaped(name)}: {_escaped(excerpt(value, _LONGEST_WHY))}" for name, value in facts.items()]
     return ["## Environment", "", f"- command: {_code(command)}", f"- gradcheck: {report.run.gradcheck}", *lines]
+
+
+def command_line(command: Sequence[str]) -> str:
+    """A command as a shell takes it, in one line and not endless."""
+    return excerpt(shlex.join(command), 4 * _LONGEST_WHY)
 
 
 def _cases(report: Report, room: int) -> str:
@@ -106,7 +136,7 @@ def _cases(report: Report, room: int) -> str:
 
 def _case(verdict: Verdict) -> str:
     roles = [outcome.value if (outcome := verdict.of_role(role)) else "" for role in ROLES]
-    cells = [verdict.outcome.value, *roles]
+    cells = [f"{verdict.outcome.value} (known)" if verdict.known else verdict.outcome.value, *roles]
     words = [_escaped("ok" if cell == Outcome.PASSED.value else cell) for cell in cells]
     return _table_row([_code(one_line(verdict.case)).replace("|", "\\|"), *words, f"{verdict.seconds:.2f}"])
 
@@ -119,14 +149,3 @@ def _cut(lines: list[str], room: int, what: str) -> list[str]:
         taken += 1
     left_out = len(lines) - taken
     return [*lines[:taken], "", f"{left_out} more {what} left out here; all are in report.json."] if left_out else lines
-
-
-def _code(text: str) -> str:
-    """A code span, fenced by more backticks than any run inside."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence, blank = "`" * (longest + 1), " " if longest else ""
-    return f"{fence}{blank}{text}{blank}{fence}"
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", one_line(text))

@@ -89,7 +89,7 @@ class BarReporter(Silent):
 
 
 class PlainReporter(Silent):
-    """A line for each case that is not green, as it comes, and one on the progress now and then."""
+    """A line for each case that a gate would not let pass, as it comes, and one on the progress now and then."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -115,7 +115,7 @@ class PlainReporter(Silent):
     def finished(self, verdict: Verdict) -> None:
         """Say what is not green, and from time to time how far the run is."""
         self._sofar.add(verdict)
-        if not verdict.outcome.green:
+        if not verdict.green:
             why = f"{verdict.worst.slot}: {excerpt(verdict.worst.why, _LONGEST_WHY)}" if verdict.worst else ""
             said = Text.assemble((verdict.outcome.value, style(verdict.outcome)), f" {verdict.case} {why}")
             self._say(said)

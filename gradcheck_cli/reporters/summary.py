@@ -46,6 +46,15 @@ def proof(verdicts: Sequence[Verdict]) -> str:
     return f"{killed} of {of} faults put into {len(proved)} passed case{'' if len(proved) == 1 else 's'} were seen"
 
 
+def known(verdicts: Sequence[Verdict]) -> str:
+    """`36 known failures: 36 MISSING`; "" where there are none."""
+    outcomes = [verdict.outcome for verdict in verdicts if verdict.known]
+    if not outcomes:
+        return ""
+    found = {outcome.value: outcomes.count(outcome) for outcome in sorted(set(outcomes), key=lambda one: one.gravity)}
+    return f"{len(outcomes)} known failure{'' if len(outcomes) == 1 else 's'}, green here: {counts(found)}"
+
+
 def counts(outcomes: Mapping[str, int]) -> str:
     """`48 PASSED · 60 REFUSED`."""
     return " · ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

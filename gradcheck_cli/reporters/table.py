@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradcheck_cli.records.observation import INFINITE
 from gradcheck_cli.records.verdict import Outcome
-from gradcheck_cli.reporters.folding import Cell, Largest, Row, brackets, has_path, roles_shown
+from gradcheck_cli.reporters.folding import Cell, Largest, Row, brackets, has_known, has_path, roles_shown
 
 _PARTS = "n/m: n of the row's m cases"
 RATIO_IN_WORDS = (
@@ -85,7 +85,9 @@ def _table(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
     drawn = _empty(provider, layout)
     for name in ["api", *(["path"] if paths else []), "single", "fuse\nwgrad", "dtype"]:
         drawn.add_column(name)
-    drawn.add_column("cases", justify="right")
+    counted = ["cases", "known"] if has_known(rows) else ["cases"]
+    for name in counted:
+        drawn.add_column(name, justify="right")
     for role in roles:
         drawn.add_column(role)
     if layout.ratio:
@@ -93,7 +95,7 @@ def _table(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
     for row in rows:
         cells = [_cell(row.roles.get(role), counts_below=layout.counts_below) for role in roles]
         last = [ratio(row.largest)] if layout.ratio else []
-        drawn.add_row(*_names(row, paths=paths), str(row.cases), *cells, *last)
+        drawn.add_row(*_names(row, paths=paths), *_counts(row)[: len(counted)], *cells, *last)
     return drawn
 
 
@@ -108,7 +110,8 @@ def _stacked(provider: str, rows: Sequence[Row], layout: Layout) -> Table:
         first = f"{row.axes['api']} {row.path}" if paths else row.axes["api"]
         second = f"{row.axes['dtype']} single={row.axes['single_grouped_weight']}"
         third = f"fuse_wgrad={row.axes['fuse_wgrad_accumulation']}"
-        layer = "\n".join([first, second, third, f"cases: {row.cases}"])
+        known = f", known: {row.known}" if row.known else ""
+        layer = "\n".join([first, second, third, f"cases: {row.cases}{known}"])
         drawn.add_row(Text(layer), "\n".join(roles), Text("\n").join(_cell(row.roles.get(role)) for role in roles))
     return drawn
 
@@ -141,6 +144,10 @@ def _names(row: Row, *, paths: bool) -> list[Text]:
     path = [row.path.replace(" ", "\n")] if paths else []
     axes = [row.axes[axis] for axis in ("single_grouped_weight", "fuse_wgrad_accumulation", "dtype")]
     return [Text(name) for name in (row.axes["api"], *path, *axes)]
+
+
+def _counts(row: Row) -> list[str]:
+    return [str(row.cases), str(row.known or "")]
 
 
 def _cell(cell: Cell | None, *, counts_below: bool = False) -> Text:

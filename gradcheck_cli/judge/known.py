@@ -1,0 +1,167 @@
+"""Which failures of a run were known before it, and what of that is no longer true?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from gradcheck_cli.expression import Predicate, compile_expression
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.known import CPU, VERSIONED, Complaint, Day, KnownFailure, Placed
+from gradcheck_cli.records.report import Run
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+
+_NARROWING = ("-k", "--case", "--shard", "--last-failed")
+_NARROWING_VARIABLES = ("GRADCHECK_K", "GRADCHECK_CASE", "GRADCHECK_SHARD", "GRADCHECK_LAST_FAILED")
+
+
+class Known:
+    """The entries of a known file, put to the verdicts of a run."""
+
+    def __init__(self, entries: Sequence[KnownFailure] = ()) -> None:
+        self._entries = [(entry, compile_expression(entry.expression)) for entry in entries]
+
+    def marked(self, placed: Placed) -> Verdict:
+        """The verdict, with the links of what was known of it; one finding that no entry names, and it has none."""
+        red = failures(placed.verdict)
+        covering = [entry for entry, holds in self._entries if covers(entry, holds, placed)]
+        named = [[entry.link for entry in covering if fits(entry, finding)] for finding in red]
+        links = dict.fromkeys(link for found in named for link in found)
+        return msgspec.structs.replace(placed.verdict, known="; ".join(links) if all(named) else "")
+
+    def complaints(self, run: Sequence[Placed], *, whole: bool, today: Day) -> list[Complaint]:
+        """What of the entries is not true of this run; of one that does not apply where it ran, nothing is said.
+
+        Where the run is not the `whole` of what its matrix holds, an entry without a case may have one in the rest.
+        """
+        return [told for one in self._entries for told in self._of(one, run, whole=whole, today=today)]
+
+    def _of(
+        self,
+        one: tuple[KnownFailure, Predicate],
+        run: Sequence[Placed],
+        *,
+        whole: bool,
+        today: Day,
+    ) -> list[Complaint]:
+        entry, holds = one
+        if not any(applies(entry, placed.environment) for placed in run):
+            return []
+        covered = [placed for placed in run if covers(entry, holds, placed)]
+        judged = [placed.verdict for placed in covered if says_something(placed.verdict)]
+        passed = [verdict for verdict in judged if not failures(verdict)]
+        strange = [v for placed, v in zip(covered, map(self.marked, covered), strict=True) if self._strange(entry, v)]
+        told = [_expired(entry)] if today > entry.expires else []
+        told += [_mended(entry, passed, len(judged))] if passed else []
+        told += [_different(entry, strange, len(judged))] if strange else []
+        return told + ([_unmatched(entry)] if whole and not covered else [])
+
+    def _strange(self, entry: KnownFailure, marked: Verdict) -> bool:
+        """Whether a case failed, and not as the entry says, or not only as the entries say."""
+        found = failures(marked) if says_something(marked) else []
+        return bool(found) and not (marked.known and any(fits(entry, finding) for finding in found))
+
+
+def failures(verdict: Verdict) -> list[Finding]:
+    """The findings that a gate does not let pass, of each role the gravest: it tells what the milder ones come from."""
+    red = [finding for finding in verdict.findings if not finding.outcome.green]
+    worst: dict[str, int] = {}
+    for finding in red:
+        worst[role(finding)] = max(finding.outcome.gravity, worst.get(role(finding), 0))
+    return [finding for finding in red if finding.outcome.gravity == worst[role(finding)]]
+
+
+def role(finding: Finding) -> str:
+    """What a finding is about: a role, or `case`."""
+    return finding.slot.partition("[")[0]
+
+
+def says_something(verdict: Verdict) -> bool:
+    """Whether a case came far enough to tell of a failure: what was refused, left out or never ran, did not."""
+    return verdict.outcome not in (Outcome.EXCLUDED, Outcome.REFUSED, Outcome.UNTESTED)
+
+
+def covers(entry: KnownFailure, holds: Predicate, placed: Placed) -> bool:
+    """Whether a case, where it ran, is one of those that the entry is about."""
+    return applies(entry, placed.environment) and holds(placed.case)
+
+
+def fits(entry: KnownFailure, finding: Finding) -> bool:
+    """Whether a finding is the failure that the entry names."""
+    if entry.role and role(finding) != entry.role:
+        return False
+    return finding.outcome is entry.outcome and entry.diagnosis in ("", finding.diagnosis)
+
+
+def applies(entry: KnownFailure, environment: Environment) -> bool:
+    """Whether an entry is about such an environment; what is not there, or has no version that can be read, is not."""
+    if entry.architecture and architecture(environment) not in entry.architecture:
+        return False
+    return all(_within(environment.versions.get(VERSIONED[name], ""), text) for name, text in entry.versions.items())
+
+
+def architecture(environment: Environment) -> str:
+    """`sm90`; `cpu` where no GPU was used."""
+    return "sm{}{}".format(*environment.compute_capability) if environment.compute_capability else CPU
+
+
+def whole(run: Run, verdicts: Sequence[Verdict]) -> bool:
+    """Whether every case of the matrix was asked for and came to its turn."""
+    narrowed = any(word.startswith(_NARROWING) for word in run.command)
+    narrowed = narrowed or any(run.options.get(name) for name in _NARROWING_VARIABLES)
+    never_ran = any(verdict.worst and verdict.worst.outcome is Outcome.UNTESTED for verdict in verdicts)
+    return bool(run.matrix) and not narrowed and not never_ran
+
+
+def _within(version: str, specifier: str) -> bool:
+    try:
+        # NVIDIA's containers have pre-releases, and they are what is asked about.
+        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _mended(entry: KnownFailure, passed: list[Verdict], of: int) -> Complaint:
+    todo = "remove the entry (`gradcheck known prune RUN` names it)"
+    if len(passed) < of:
+        todo = "narrow its expression or its versions to the cases that still fail"
+    return _complaint(entry, "mended", f"found PASSED in {_some(passed, of)}: {todo}", passed)
+
+
+def _different(entry: KnownFailure, strange: list[Verdict], of: int) -> Complaint:
+    found = ", ".join(f"{finding.outcome.value} {_named(finding)}" for finding in failures(strange[0]))
+    todo = "look into it as into a new failure, then correct the entry"
+    return _complaint(entry, "different", f"found {found} in {_some(strange, of)}: {todo}", strange)
+
+
+def _complaint(entry: KnownFailure, kind: str, found: str, verdicts: list[Verdict]) -> Complaint:
+    cases = [verdict.case for verdict in verdicts]
+    why = f"expected {entry.failure}, {found}"
+    return Complaint(place=entry.place, kind="mended" if kind == "mended" else "different", why=why, cases=cases)
+
+
+def _expired(entry: KnownFailure) -> Complaint:
+    why = (
+        f"expected an entry that still holds, found one that expired after {entry.expires}: see what became of "
+        f"{entry.link}, then give it a later day, or remove it"
+    )
+    return Complaint(place=entry.place, kind="expired", why=why)
+
+
+def _unmatched(entry: KnownFailure) -> Complaint:
+    why = (
+        f"expected a case of this run for which {entry.expression} holds, found none: correct the expression, "
+        f"or remove the entry (`gradcheck known prune RUN` names it)"
+    )
+    return Complaint(place=entry.place, kind="unmatched", why=why)
+
+
+def _some(verdicts: list[Verdict], of: int) -> str:
+    return f"{len(verdicts)} of the {of} cases it covers, first {verdicts[0].case}"
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.slot} ({finding.diagnosis})" if finding.diagnosis else finding.slot
