@@ -172,7 +172,9 @@ def leave(parameter: torch.Tensor, given: Delivered) -> None:
     if given.flag is None:
         return
     parameter.grad_added_to_main_grad = given.flag  # type: ignore[attr-defined]
-    attached: torch.Tensor = parameter.main_grad  # type: ignore[attr-defined]
+    attached: torch.Tensor | None = getattr(parameter, "main_grad", None)
+    if attached is None:
+        return
     main_grad = given.main_grad
     if main_grad is None or given.replaced or (main_grad.shape, main_grad.dtype) != (attached.shape, attached.dtype):
         parameter.main_grad = None if main_grad is None else main_grad.clone()  # type: ignore[attr-defined]

@@ -1,0 +1,35 @@
+"""When do two cases fail alike? Same outcome, same gradient, same diagnosis, whatever the numbers in it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+class Failure(NamedTuple):
+    """What went wrong with which gradient; `role` is "case" where it is about the whole case."""
+
+    role: str
+    outcome: Outcome
+    diagnosis: str
+    message: str = ""  # of an exception: its type alone says too little
+
+    def __str__(self) -> str:
+        named = f" ({self.diagnosis})" if self.diagnosis else ""
+        return f"{self.role} {self.outcome.value}{named}"
+
+
+def failure_of(finding: Finding) -> Failure:
+    """A finding without its expert, its microbatch and the numbers in its diagnosis."""
+    message = _NUMBER.sub("N", finding.why) if finding.outcome is Outcome.RAISED else ""
+    role = finding.slot.partition("[")[0]
+    return Failure(role, finding.outcome, _NUMBER.sub("N", finding.diagnosis), message)
+
+
+def worst_failure(verdict: Verdict) -> Failure | None:
+    """The failure behind the outcome; None where it is green."""
+    return None if verdict.outcome.green or verdict.worst is None else failure_of(verdict.worst)

@@ -1,0 +1,53 @@
+"""How are the smallest case and its script told?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.minimised import Attempt, Minimised
+from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.reporters.summary import environment_line
+
+
+def attempt(one: Attempt, console: Console) -> None:
+    """One line for each simpler case that was run."""
+    mark = Text("kept    ", style="green") if one.kept else Text("rejected", style="dim")
+    told = f" {one.change}: {one.outcome.value}{f' ({one.diagnosis})' if one.diagnosis else ''}"
+    console.print(Text.assemble(mark, told), soft_wrap=True)
+
+
+def minimised(found: Minimised, console: Console) -> None:
+    """The end of it: the smallest case on the last line."""
+    kept = sum(one.kept for one in found.trail)
+    named = f" ({found.diagnosis})" if found.diagnosis else ""
+    said = f"{found.role} {found.outcome.value}{named}: {len(found.trail)} runs, {kept} kept, {found.seconds:.1f} s"
+    console.print(Text(f"{said}; {found.stopped}" if found.stopped else said), soft_wrap=True)
+    console.print(Text(found.case, style="bold"), soft_wrap=True)
+
+
+def as_json(found: Minimised) -> str:
+    """The trail as a file."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def header(result: Scripted, failure: Failure, environment: Environment, gradcheck: str) -> list[str]:
+    """The first lines of a script: what it shows, what came of running it, and where."""
+    return [
+        f'"""{failure}: {result.in_words}.',
+        f"{result.case}",
+        f'Written and run by gradcheck {gradcheck}: {environment_line(environment)}."""',
+    ]
+
+
+def script(shown: Scripted, console: Console, file: Path | None) -> None:
+    """The script itself, for a pipe; or where it was written."""
+    if file is None:
+        console.out(shown.script, end="", highlight=False)
+    else:
+        console.print(Text(f"wrote {file}: {shown.in_words}"), soft_wrap=True)

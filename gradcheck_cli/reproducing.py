@@ -1,0 +1,134 @@
+"""How does one red case become its smallest form, and a script that shows it? With workers, on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from gradcheck_cli import __version__, installed, matrix, pipeline, plugins, selection
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.judge.conclude import conclude, excluded
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import Failure, worst_failure
+from gradcheck_cli.records.minimised import Attempt, Minimised
+from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.reporters import reproduction
+from gradcheck_cli.reporters.console import open_console
+from gradcheck_cli.reporters.files import write_whole
+from gradcheck_cli.reproduce.execute import execute
+from gradcheck_cli.reproduce.minimise import Budget, minimise
+from gradcheck_cli.reproduce.recipes import Recipe, recipe
+from gradcheck_cli.reproduce.script import Wanted, body
+from gradcheck_cli.reproduce.scripting import scripted, variants
+from gradcheck_cli.workers.executor import LocalExecutor
+
+MOST_VARIANTS = 3  # tried before a script is shown without one
+
+
+class Bench:
+    """A worker that judges one case after another, and remembers."""
+
+    def __init__(self, executor: LocalExecutor, device: str) -> None:
+        self.executor, self.device = executor, device
+        self.environment = Environment()
+        self._known: dict[Case, Verdict] = {}
+
+    def judged(self, case: Case) -> Verdict:
+        """The verdict on a case, run once; EXCLUDED without a run where a constraint leaves it out."""
+        if case not in self._known:
+            self._known[case] = self._judge(case)
+        return self._known[case]
+
+    def _judge(self, case: Case) -> Verdict:
+        point = matrix.excluded(case)
+        if point:
+            return excluded(case, point.constraint, point.why)
+        ((_, seen),) = self.executor.run([pipeline.job(case)], lambda _: None, self._ready)
+        return conclude(case, seen, self.environment)
+
+    def _ready(self, environment: Environment) -> None:
+        self.environment = environment
+
+    def recipe(self, case: Case) -> Recipe:
+        """How a script builds the layer of a case, with the versions that the worker found."""
+        variables = plugins.candidate(case.provider).environment
+        return recipe(case, plugins.target(case.provider, case.api), variables, self.environment)
+
+    def passing(self, case: Case) -> list[Case]:
+        """The first variants that pass here."""
+        outcomes = ((one, self.judged(one).outcome) for one in variants(case))
+        passed = (one for one, outcome in outcomes if outcome.green and outcome.executed)
+        return list(islice(passed, MOST_VARIANTS))
+
+
+@contextmanager
+def bench(case: Case, asked_device: str, timeout: float) -> Iterator[Bench]:
+    """A bench for a candidate, its logs gone afterwards."""
+    device = installed.device(asked_device)
+    installed.require((plugins.candidate(case.provider),), device)
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        LocalExecutor(device=device, log_dir=Path(logs), timeout=timeout) as executor,
+    ):
+        yield Bench(executor, device)
+
+
+def red(on: Bench, case: Case) -> Failure:
+    """The failure of a case; UsageError where it does not fail here."""
+    verdict = on.judged(case)
+    failure = worst_failure(verdict)
+    if failure is None:
+        why = f": {verdict.worst.why}" if verdict.worst else ""
+        raise UsageError(f"expected a case that fails on this machine; {case} is {verdict.outcome.value}{why}")
+    return failure
+
+
+def minimise_case(text: str, device: str, timeout: float, runs: int, seconds: float, output: Path | None) -> int:
+    """Print each attempt and the smallest case; 0."""
+    case, console = selection.parse(text), open_console()
+    with bench(case, device, timeout) as on:
+        red(on, case)
+        found = smallest(on, case, Budget(runs, seconds), lambda attempt: reproduction.attempt(attempt, console))
+    reproduction.minimised(found, console)
+    if output:
+        write_whole(output, reproduction.as_json(found))
+    return 0
+
+
+def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], None]) -> Minimised:
+    """The smallest case that fails alike."""
+    return minimise(case, on.judged(case), on.judged, budget, time.monotonic, told)
+
+
+def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:
+    """Print a script that was seen to show the failure, or write it; 1 where there is none."""
+    case, console = selection.parse(text), open_console()
+    with bench(case, device, timeout) as on:
+        shown = script_of(on, case, timeout)
+    if not shown.shows:
+        raise UsageError(f"expected a script that shows the failure of {case} by itself; found none: {shown.why_not}")
+    if output:
+        write_whole(output, shown.script)
+    reproduction.script(shown, console, output)
+    return 0
+
+
+def script_of(on: Bench, case: Case, timeout: float) -> Scripted:
+    """A script of a red case, run in fresh processes beside its nearest passing variant."""
+    failure = red(on, case)
+    passing = on.passing(case)
+    on.executor.close()  # a worker that stays would share the device with the scripts
+    return scripted(
+        failure,
+        case,
+        passing,
+        lambda one, data: body(Wanted(one, failure, data, on.device.partition(":")[0]), on.recipe(one)),
+        lambda text: execute(text, timeout),
+        lambda result: reproduction.header(result, failure, on.environment, __version__),
+    )

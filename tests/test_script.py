@@ -1,0 +1,261 @@
+"""Does a script show its failure in a process of its own, and is none shown that does not?"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import typed, variables
+
+from gradcheck_cli import matrix, plugins, reproducing
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import Failure, worst_failure
+from gradcheck_cli.records.scripted import Ran, Scripted
+from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reproduce.execute import execute, shows
+from gradcheck_cli.reproduce.recipes import SWITCH, recipe
+from gradcheck_cli.reproduce.script import FAULT, KINDS, MOST_LINES, Unscriptable, Wanted, body
+from gradcheck_cli.reproduce.scripting import TIMES, difference, scripted, variants
+
+TE = {version: Environment(versions={"transformer_engine": version}) for version in ("2.17.1", "2.20.2")}
+LOST = Failure("wgrad", Outcome.MISSING, "none")
+
+
+def written(case: Case, failure: Failure = LOST, version: str = "2.17.1", device: str = "cuda") -> list[list[str]]:
+    """The lines for each kind of data."""
+    made = recipe(
+        case, plugins.target(case.provider, case.api), plugins.candidate(case.provider).environment, TE[version]
+    )
+    return [body(Wanted(case, failure, data, device), made) for data in KINDS]
+
+
+@pytest.mark.parametrize("version", TE)
+@pytest.mark.parametrize("role", ("fprop", "dgrad", "wgrad", "bgrad"))
+def test_every_case_of_the_full_matrix_has_a_script_that_is_python_and_short(role: str, version: str) -> None:
+    candidates = [plugins.candidate(name) for name in ("te", "torch")]
+    points = [one for one in matrix.enumerate_cases(matrix.load("full"), candidates, 0) if isinstance(one, Case)]
+    cases = [case for case in points if role != "bgrad" or case.bias]
+    assert len(cases) > 500
+    for case in cases[:: 7 if role == "wgrad" else 23]:
+        for lines in written(case, Failure(role, Outcome.MISSING, "none"), version):
+            ast.parse("\n".join(lines))
+            assert len(lines) + 3 <= MOST_LINES, case
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "lines"),
+    (
+        ("2.17.1", "native", [f'os.environ["{SWITCH}"] = "1"']),
+        ("2.17.1", "legacy", [f'os.environ["{SWITCH}"] = "0"']),
+        ("2.20.2", "native", []),
+        ("2.20.2", "auto", []),
+    ),
+)
+def test_variables_are_set_before_torch_is_imported(version: str, path: str, lines: list[str]) -> None:
+    case = Case.parse(f"te:api=module:path={path}:single_grouped_weight=1" if path != "auto" else "te:api=module")
+    text = written(case, version=version)[0]
+    set_ = [line for line in text if line.startswith("os.environ")]
+    assert set_ == [*lines, 'os.environ["NVTE_GROUPED_LINEAR_SINGLE_PARAM"] = "1"'] or set(set_) == {
+        *lines,
+        'os.environ["NVTE_GROUPED_LINEAR_SINGLE_PARAM"] = "1"',
+    }
+    assert max(text.index(line) for line in set_) < text.index("import torch")
+    assert ("use_grouped_tensor=True" in "\n".join(text)) == (version == "2.20.2" and path == "native")
+
+
+def test_what_no_few_lines_can_look_at_is_said() -> None:
+    for failure in (
+        Failure("case", Outcome.UNEXPECTED, "written before main_grad"),
+        Failure("weight", Outcome.UNEXPECTED, "weight changed"),
+        Failure("case", Outcome.NOT_THE_CASE, "path"),
+    ):
+        with pytest.raises(Unscriptable):
+            written(Case.parse("te:api=module"), failure)
+
+
+# Each with what it needs to show: a fault of every kind, seen by every kind of data.
+FAULTS = {
+    "wgrad_doubled": "",
+    "wgrad_one_percent": ":m_splits=2",
+    "wgrad_token_dropped": ":m_splits=3",
+    "fprop_tail_missing": "",
+    "dgrad_other_weight": ":m_splits=2,3",
+    "dgrad_rows_rolled": ":m_splits=3",
+    "wgrad_block_transposed": "",
+    "dgrad_nan": "",
+    "wgrad_missing": "",
+    "bgrad_missing": ":bias=1",
+    "wgrad_untouched": ":fuse_wgrad_accumulation=1",
+    "wgrad_in_grad": ":fuse_wgrad_accumulation=1",
+    "wgrad_in_main_grad": "",
+    "wgrad_flag_not_set": ":fuse_wgrad_accumulation=1",
+    "wgrad_flag_set": "",
+    "wgrad_dummy_shape": ":fuse_wgrad_accumulation=1",
+    "wgrad_main_grad_replaced": ":fuse_wgrad_accumulation=1",
+    "wgrad_last_only": ":microbatches=2",
+    "wgrad_accumulated_in_bf16": ":fuse_wgrad_accumulation=1",
+    "wgrad_result_in_fp16": "",
+    "fprop_bias_missing": ":bias=1",
+    "raises": "",
+    "abort": "",
+}
+
+
+# Looked at beside a variant that passes, which takes three more processes.
+BESIDE = ("wgrad_untouched", "fprop_bias_missing")
+
+
+@pytest.fixture(scope="module")
+def shown() -> dict[str, Scripted]:
+    """The script of every fault, from real workers and fresh processes."""
+
+    def one(name: str) -> Scripted:
+        tail = FAULTS[name] if "m_splits" in FAULTS[name] else f":m_splits=2{FAULTS[name]}"
+        tail = tail if "microbatches" in tail else f"{tail}:microbatches=1"
+        case = Case.parse(f"faults:api={name}:in_features=3:out_features=4{tail}")
+        with pytest.MonkeyPatch.context() as patch, reproducing.bench(case, "cpu", 30.0) as on:
+            if name not in BESIDE:
+                patch.setattr(on, "passing", lambda _: [])
+            return reproducing.script_of(on, case, 30.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(FAULTS, pool.map(one, FAULTS), strict=True))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_script_of_a_fault_fails_three_times_of_three(shown: dict[str, Scripted], name: str) -> None:
+    found = shown[name]
+    assert found.why_not == ""
+    assert (found.shows, found.fails, found.of) == (True, TIMES, TIMES)
+    assert len(found.script.splitlines()) <= MOST_LINES
+    assert found.in_words in found.script.splitlines()[0]
+
+
+def test_a_script_runs_by_itself_as_its_header_says(shown: dict[str, Scripted], tmp_path: Path) -> None:
+    file = tmp_path / "reproduce.py"
+    file.write_text(shown["wgrad_untouched"].script, "utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(f"{FAULT} wgrad is not what it must be")
+    variant = shown["wgrad_untouched"]
+    assert (variant.difference, variant.passes) == ("fuse_wgrad_accumulation=0", TIMES)
+    file.write_text(variant.variant_script, "utf-8")
+    passed = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, check=False
+    )
+    assert passed.returncode == 0
+
+
+def test_the_command_writes_the_script(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    case = "faults:api=wgrad_missing:m_splits=2:in_features=3:out_features=4:microbatches=1"
+    done = typed("script", case, "--device", "cpu", "--output", str(file))
+    assert (done.code, done.err) == (0, "")
+    assert f"wrote {file}: fails 3 of 3" in done.out
+    assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
+
+
+# How a process ended -> what it shows.
+ENDINGS: dict[str, tuple[Ran, set[Outcome]]] = {
+    "a fault": (Ran(fault=f"{FAULT} x", exit_status="exit code 1", output=f"{FAULT} x"), {Outcome.MISSING}),
+    "a pass": (Ran(exit_status="exit code 0"), set()),
+    "an import that fails": (
+        Ran(fault="ImportError: no te", exit_status="exit code 1", output="ImportError: no te"),
+        set(),
+    ),
+    "the exception": (
+        Ran(fault="RuntimeError: x", exit_status="exit code 1", output="RuntimeError: x"),
+        {Outcome.RAISED},
+    ),
+    "a signal": (Ran(fault="signal 6 (SIGABRT)", exit_status="signal 6 (SIGABRT)"), {Outcome.CRASHED}),
+    "no end": (Ran(fault="did not end within 1 s", exit_status="time limit"), {Outcome.TIMED_OUT}),
+}
+
+
+@pytest.mark.parametrize(("ran", "of"), ENDINGS.values(), ids=ENDINGS)
+def test_a_process_shows_one_kind_of_failure_and_no_other(ran: Ran, of: set[Outcome]) -> None:
+    failures = [
+        Failure("wgrad", Outcome.MISSING, "none"),
+        Failure("case", Outcome.RAISED, "RuntimeError"),
+        Failure("case", Outcome.CRASHED, "signal 6 (SIGABRT)"),
+        Failure("case", Outcome.TIMED_OUT, "time limit"),
+    ]
+    assert {failure.outcome for failure in failures if shows(ran, failure)} == of
+
+
+def test_a_process_that_does_not_end_is_stopped() -> None:
+    ran = execute("import time\nprint('waits', flush=True)\ntime.sleep(60)\n", 3.0)
+    assert (ran.exit_status, ran.output) == ("time limit", "waits")
+
+
+def test_a_process_reads_nothing_and_its_last_words_are_kept() -> None:
+    ran = execute("import sys\nprint(repr(sys.stdin.read()))\nprint('x' * 10000)\nsys.exit(3)\n", 20.0)
+    assert (ran.exit_status, set(ran.output)) == ("exit code 3", {"x"})
+    assert 3900 < len(ran.output) <= 4000
+
+
+def fake(fails: set[str], passes: set[str]) -> Scripted:
+    """What comes of scripts of which these texts fail, and these pass; all others do neither."""
+
+    def run(text: str) -> Ran:
+        first = text.splitlines()[0]
+        if first in fails:
+            return Ran(fault=f"{FAULT} lost", exit_status="exit code 1", output=f"{FAULT} lost")
+        return Ran(exit_status="exit code 0") if first in passes else Ran(fault="no", exit_status="exit code 2")
+
+    case = Case.parse("te:api=module:single_grouped_weight=1:bias=1")
+    return scripted(
+        LOST,
+        case,
+        list(variants(case))[:2],
+        lambda one, data: [f"{one} {data}"],
+        run,
+        lambda result: [f'"""{result.in_words}"""'],
+    )
+
+
+OWN = "te:api=module:single_grouped_weight=1:bias=1 integers"
+RIGHT = "torch:api=loop:single_grouped_weight=1:bias=1 integers"
+DISCRETE, FUSED = (
+    "te:api=module:bias=1 integers",
+    "te:api=module:single_grouped_weight=1:fuse_wgrad_accumulation=1:bias=1 integers",
+)
+
+
+def test_a_script_is_shown_with_the_first_variant_that_passes() -> None:
+    assert fake({OWN}, {RIGHT, DISCRETE}).in_words == (
+        "fails 3 of 3, the variant with single_grouped_weight=0 passes 3 of 3"
+    )
+    assert fake({OWN}, {RIGHT, FUSED}).difference == "fuse_wgrad_accumulation=1"
+    assert fake({OWN}, {RIGHT}).in_words == "fails 3 of 3"
+
+
+def test_a_script_that_a_right_layer_does_not_pass_is_not_shown() -> None:
+    found = fake({OWN}, {DISCRETE})
+    assert (found.shows, found.script) == (False, "")
+    assert "integers: torch's own layer does not pass either" in found.why_not
+
+
+def test_a_script_that_does_not_fail_is_not_shown() -> None:
+    found = fake(set(), {OWN, RIGHT, DISCRETE})
+    assert (found.shows, found.script) == (False, "")
+    assert found.why_not.startswith("integers: fails 0 of 3; large integers: fails 0 of 3")
+
+
+def test_the_nearest_variant_differs_in_one_axis() -> None:
+    case = Case.parse("te:api=module:path=native:single_grouped_weight=1")
+    told = [difference(case, one) for one in variants(case)]
+    assert told[0] == "single_grouped_weight=0"
+    assert [one for one in told if "," in one] == []
+
+
+def test_only_what_is_red_is_a_failure() -> None:
+    with reproducing.bench(Case.parse("torch:api=loop"), "cpu", 30.0) as on:
+        assert worst_failure(on.judged(Case.parse("torch:api=loop:m_splits=2"))) is None
