@@ -15,11 +15,12 @@ import torch
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.records.environment import Environment
 
-# Variables that change numerics, paths or memory; values that hold a path are not recorded.
+# Variables that change numerics, paths or memory, and which container it is; values that hold a path are not recorded.
 PREFIXES = (
     "NVTE_",
     "CUBLAS",
     "NVIDIA_TF32",
+    "NVIDIA_PYTORCH_VERSION",
     "PYTORCH_CUDA_ALLOC",
     "TORCH_ALLOW_TF32",
     "CUDA_LAUNCH_BLOCKING",

@@ -1,0 +1,158 @@
+"""Does a bundle know when it is not as it was written? And is nothing read or written outside it?"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from commands import typed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.reproduce.archive import SUMS, packed, sums, verify
+
+FILES = {"a.txt": b"alpha\n", "report.json": b"{}" * 50}
+WHOLE = packed(FILES)
+
+
+def written(folder: Path, data: bytes) -> Path:
+    path = folder / "bundle.zip"
+    path.write_bytes(data)
+    return path
+
+
+def zipped(members: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():
+            member = zipfile.ZipInfo(name)
+            member.external_attr = (stat.S_IFLNK if name in links else stat.S_IFREG) << 16
+            archive.writestr(member, data)
+    return buffer.getvalue()
+
+
+def kinds(path: Path) -> dict[str, str]:
+    return {one.name: one.kind for one in verify(path).differences}
+
+
+def test_what_was_packed_is_all_right_and_always_the_same_bytes(tmp_path: Path) -> None:
+    done = typed("verify", str(written(tmp_path, WHOLE)))
+    assert (done.code, done.err) == (0, "")
+    assert "2 of 2 files are as they were written" in done.out
+    assert packed(dict(reversed(FILES.items()))) == WHOLE
+
+
+def test_the_hashes_are_those_of_sha256sum(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(WHOLE)) as archive:
+        archive.extractall(tmp_path)
+    done = subprocess.run(["sha256sum", "-c", SUMS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "a.txt: OK\nreport.json: OK\n")
+
+
+def test_an_unpacked_bundle_is_compared_as_a_folder(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(WHOLE)) as archive:
+        archive.extractall(tmp_path)
+    assert typed("verify", str(tmp_path)).code == 0
+    (tmp_path / "a.txt").write_text("beta\n")
+    (tmp_path / "report.json").unlink()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.txt").write_text("")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    assert kinds(tmp_path) == {"a.txt": "altered", "report.json": "missing", "more/b.txt": "added", "link": "added"}
+
+
+def test_each_difference_has_a_line_of_its_own(tmp_path: Path) -> None:
+    members = {"a.txt": b"beta\n", "b.txt": b"", SUMS: sums(FILES).encode()}
+    done = typed("verify", str(written(tmp_path, zipped(members))))
+    assert done.code == 1
+    assert [line.split(":")[:2] for line in done.out.splitlines()[:3]] == [
+        ["altered", " a.txt"],
+        ["added", " b.txt"],
+        ["missing", " report.json"],
+    ]
+    assert "0 of 2 files are" in done.out.splitlines()[3]
+
+
+@pytest.mark.parametrize("name", ("../out.txt", "/etc/passwd", "a/../../b", "C:\\b", "..\\b"))
+def test_a_name_that_leads_out_is_told_and_neither_read_nor_written(tmp_path: Path, name: str) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    members = {**FILES, name: b"evil"}
+    path = written(inside, zipped({**members, SUMS: sums(members).encode()}))
+    assert kinds(path) == {name: "altered"}
+    assert "leads out of it" in typed("verify", str(path)).out
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["bundle.zip"]
+
+
+def test_a_hash_of_a_file_outside_does_not_make_it_be_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"x")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / SUMS).write_text(sums({"../secret": b"x"}))
+    assert kinds(folder) == {"../secret": "missing"}
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    members = {**FILES, "link": b"/etc/passwd"}
+    path = written(tmp_path, zipped({**members, SUMS: sums(members).encode()}, links=("link",)))
+    assert kinds(path) == {"link": "altered"}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, WHOLE)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a.txt", b"beta")
+    assert kinds(path) == {"a.txt": "added"}
+
+
+NO_BUNDLE: dict[str, tuple[bytes, str]] = {
+    "no zip": (b"hello", "cannot be read as a zip"),
+    "an empty file": (b"", "cannot be read as a zip"),
+    "half a zip": (WHOLE[: len(WHOLE) // 2], "cannot be read as a zip"),
+    "another zip": (zipped({"a.txt": b""}), f"holds no {SUMS}"),
+    "hashes that are none": (zipped({SUMS: b"abc  a.txt\n"}), f"{SUMS}, line 1: expected a hash of 64 digits"),
+    "hashes of nothing": (zipped({SUMS: b""}), "names no file"),
+    "hashes that are no text": (zipped({SUMS: b"\xff\xfe"}), "cannot be read"),
+    "hashes that are a link": (zipped({SUMS: b"/etc/passwd"}, links=(SUMS,)), "a link or a device"),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), NO_BUNDLE.values(), ids=NO_BUNDLE)
+def test_what_is_no_bundle_is_told_in_one_message(tmp_path: Path, data: bytes, said: str) -> None:
+    done = typed("verify", str(written(tmp_path, data)))
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_what_is_not_there_and_a_folder_without_hashes_are_no_bundles(tmp_path: Path) -> None:
+    assert typed("verify", str(tmp_path / "none")).code == 2
+    assert typed("verify", str(tmp_path)).code == 2
+    written(tmp_path, WHOLE)
+    assert f"try {tmp_path / 'bundle.zip'}" in typed("verify", str(tmp_path)).err
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+def test_one_altered_byte_never_ends_in_a_traceback_and_never_changes_a_file_unseen(at: int, by: int) -> None:
+    data = bytearray(WHOLE)
+    data[at] ^= by
+    path = Path(tempfile.gettempdir(), f"altered-{os.getpid()}.zip")
+    path.write_bytes(data)
+    try:
+        found = verify(path)
+        if not found.differences:
+            with zipfile.ZipFile(path) as archive:
+                assert {name: archive.read(name) for name in FILES} == FILES
+    except UsageError:
+        pass  # then it is no zip any more, which a test above looks at
+    finally:
+        path.unlink()
