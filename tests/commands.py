@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gradcheck_cli.cli import PREFIX, main
+from gradcheck_cli.cli import main
+from gradcheck_cli.commands.options import PREFIX
 
 ROOT = Path(__file__).parent.parent
 

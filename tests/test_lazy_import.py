@@ -34,6 +34,7 @@ COMMANDS = {
     "list --excluded": ["list", "--matrix", "full", "--provider", "te", "--excluded"],
     "show": ["show", "torch:api=loop:fuse_wgrad_accumulation=1"],
     "providers": ["providers"],
+    "explain": ["explain", "reports/te-2.17.1-h200/core-cublas-13.5"],
 }
 # Several times what is measured on an idle machine, and less than half of what importing torch takes.
 CPU_SECONDS = 0.8

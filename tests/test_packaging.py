@@ -35,6 +35,7 @@ INDEX = {
     "numpy": "2.2.6",
     "pandas": "2.3.3",
     "msgspec": "0.23.0",
+    "packaging": "26.4",
     "tomli": "2.5.0",
 }
 
@@ -115,7 +116,7 @@ def test_the_container_keeps_its_torch_and_transformer_engine(
 ) -> None:
     python = environment_with(tmp_path / "venv", CONTAINER)
     plan = planned(python, requirement.format(wheel), index, constraint)
-    assert set(plan) - {"tomli"} == {"gradcheck-cli", "typer", "rich", "numpy", "pandas", "msgspec"}
+    assert set(plan) - {"tomli"} == {"gradcheck-cli", "typer", "rich", "numpy", "packaging", "pandas", "msgspec"}
 
 
 def test_without_a_torch_the_plan_brings_one(wheel: Path, index: Path, tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_the_wheel_names_the_command_and_its_dependencies(wheel: Path) -> None:
     head = HeaderParser().parsestr(files.read(f"{info}/METADATA").decode())
     assert "gradcheck = gradcheck_cli.cli:main" in files.read(f"{info}/entry_points.txt").decode()
     assert {re.split(r"[^a-z]", line)[0] for line in head.get_all("Requires-Dist", []) if "extra ==" not in line} == {
-        "torch", "typer", "rich", "numpy", "pandas", "msgspec", "tomli",
+        "torch", "typer", "rich", "numpy", "packaging", "pandas", "msgspec", "tomli",
     }  # fmt: skip
 
 

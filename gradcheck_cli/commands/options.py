@@ -1,0 +1,84 @@
+"""Which options do several commands have, and under which names and variables?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+PREFIX = "GRADCHECK_"
+
+
+def option(flag: str, text: str, **more: Any) -> Any:
+    """An option that the variable GRADCHECK_<NAME> sets too."""
+    variable = PREFIX + flag.lstrip("-").replace("-", "_").upper()
+    return typer.Option(flag, envvar=variable, help=text, **more)
+
+
+class Bare(TyperCommand):
+    """A command whose usage names its argument as README does: CASE, where typer says {CASE}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the usage line."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+MatrixOption = Annotated[str, option("--matrix", "A name in cases/, or a TOML file.", metavar="NAME")]
+ProviderOption = Annotated[
+    list[str],
+    option(
+        "--provider",
+        "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, else torch.",
+        metavar="NAME",
+    ),
+]
+ExpressionOption = Annotated[
+    str, option("-k", "Only cases for which this holds: 'api=module and not dtype=fp32'.", metavar="EXPRESSION")
+]
+CaseOption = Annotated[list[str], option("--case", "This case; repeatable. Replaces --matrix.", metavar="ID")]
+ShardOption = Annotated[str, option("--shard", "The I-th of N disjoint parts.", metavar="I/N")]
+SeedOption = Annotated[int, option("--seed", "Of the data; part of every id unless 0.", min=0, metavar="N")]
+DeviceOption = Annotated[
+    str, option("--device", "cpu, cuda:0, ...; default: the first CUDA device, else cpu.", metavar="NAME")
+]
+FORMATS = "table, csv, json, junit, markdown, svg, github; repeatable."
+FormatOption = Annotated[list[str], option("--format", FORMATS, metavar="NAME")]
+LastFailedOption = Annotated[
+    Path | None, option("--last-failed", "The cases of that run that were not green. Replaces --matrix.", metavar="RUN")
+]
+MaxfailOption = Annotated[int, option("--maxfail", "Stop after N cases with findings; 0: never.", min=0, metavar="N")]
+TimeoutOption = Annotated[
+    float, option("--timeout", "Of one case, beside gradcheck's own work on it.", min=0.1, metavar="SECONDS")
+]
+OutputOption = Annotated[
+    Path | None, option("--output", "The run's folder; default reports/<time>-<provider>.", metavar="DIR")
+]
+MinExecutedOption = Annotated[
+    float, option("--min-executed", "Below this share executed, exit 5.", min=0.0, max=1.0, metavar="SHARE")
+]
+MutantsOption = Annotated[
+    str,
+    option("--mutants", "Faults put into what was seen, which must be noticed: fast, all or none.", metavar="WHICH"),
+]
+KnownOption = Annotated[
+    str,
+    option("--known", "Failures that are known, and green: a TOML file, or known, which is shipped.", metavar="FILE"),
+]
+QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
+ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
+VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]
+# Of no variable: a threshold is typed, or it is the one in `judge/bounds.py`.
+LambdaOption = Annotated[
+    float | None,
+    typer.Option("--lambda", metavar="L", help="Allow errors on random data this lambda, less than the run did."),
+]
+CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="An id, as `gradcheck list` prints it.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+
+
+def own_variables() -> dict[str, str]:
+    """The GRADCHECK_* variables: all of them, so that one with a wrong name shows."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}

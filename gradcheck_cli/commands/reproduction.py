@@ -1,0 +1,75 @@
+"""What can be typed to make a bug report? Each command parses, calls one function, and returns its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradcheck_cli.commands.options import Bare, CaseArgument, DeviceOption, RunArgument, TimeoutOption, option
+
+app = typer.Typer()
+
+# A file, where --output of a run is a folder: of no variable.
+TrailOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="A file for the trail, as JSON.")]
+ScriptOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="A file for the script.")]
+RunsOption = Annotated[int, option("--max-runs", "Cases to run at most.", min=1, metavar="N")]
+# One case, and a folder that is not a run's: of no variable either.
+OneCaseOption = Annotated[
+    str, typer.Option("--case", metavar="ID", help="The red case; default: one of the gravest rule.")
+]
+BundleOption = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Where both files go; default RUN/bundle.")
+]
+NoRunOption = Annotated[bool, typer.Option("--no-run", help="From the files alone: no case and no script is run.")]
+BundleArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle.zip, or the folder it was unpacked to.")]
+SecondsOption = Annotated[float, option("--max-seconds", "Seconds to spend at most.", min=0.1, metavar="SECONDS")]
+
+
+@app.command(cls=Bare)
+def minimise(
+    case: CaseArgument,
+    device: DeviceOption = "",
+    timeout: TimeoutOption = 60.0,
+    runs: RunsOption = 300,
+    seconds: SecondsOption = 600.0,
+    output: TrailOption = None,
+) -> None:
+    """The smallest case that fails alike. Every change that keeps the failure is kept."""
+    from gradcheck_cli import reproducing
+
+    raise typer.Exit(reproducing.minimise_case(case, device, timeout, runs, seconds, output))
+
+
+@app.command(cls=Bare)
+def script(
+    case: CaseArgument, device: DeviceOption = "", timeout: TimeoutOption = 60.0, output: ScriptOption = None
+) -> None:
+    """A standalone script that shows the failure of a case. It was run in fresh processes before it is told."""
+    from gradcheck_cli import reproducing
+
+    raise typer.Exit(reproducing.script_case(case, device, timeout, output))
+
+
+@app.command(cls=Bare)
+def bundle(
+    folder: RunArgument,
+    case: OneCaseOption = "",
+    device: DeviceOption = "",
+    timeout: TimeoutOption = 60.0,
+    no_run: NoRunOption = False,  # noqa: FBT002
+    output: BundleOption = None,
+) -> None:
+    """A bug report and an archive to attach. Names, addresses and tokens are taken out: read it all the same."""
+    from gradcheck_cli import bundling
+
+    raise typer.Exit(bundling.bundle(folder, case, bundling.Options(device, timeout, no_run, output)))
+
+
+@app.command(cls=Bare)
+def verify(file: BundleArgument) -> None:
+    """Whether a bundle is as it was written. Compares every hash, and unpacks nothing."""
+    from gradcheck_cli import bundling
+
+    raise typer.Exit(bundling.verify(file))

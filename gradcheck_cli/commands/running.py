@@ -1,0 +1,126 @@
+"""What can be typed about cases? Each command parses, calls one function, and returns its exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gradcheck_cli.commands.options import (
+    Bare,
+    CaseArgument,
+    CaseOption,
+    DeviceOption,
+    ExcludedOption,
+    ExpressionOption,
+    FormatOption,
+    KnownOption,
+    LastFailedOption,
+    MatrixOption,
+    MaxfailOption,
+    MinExecutedOption,
+    MutantsOption,
+    OutputOption,
+    ProviderOption,
+    QuietOption,
+    SeedOption,
+    ShardOption,
+    TimeoutOption,
+    option,
+    own_variables,
+)
+from gradcheck_cli.reporters.lines import for_terminal
+
+app = typer.Typer()
+
+
+@app.command()
+def run(
+    matrix: MatrixOption = "core",
+    provider: ProviderOption = ["auto"],  # noqa: B006
+    expression: ExpressionOption = "",
+    case: CaseOption = [],  # noqa: B006
+    last_failed: LastFailedOption = None,
+    maxfail: MaxfailOption = 0,
+    shard: ShardOption = "",
+    device: DeviceOption = "",
+    timeout: TimeoutOption = 60.0,
+    seed: SeedOption = 0,
+    output: OutputOption = None,
+    formats: FormatOption = ["table"],  # noqa: B006
+    min_executed: MinExecutedOption = 0.5,
+    mutants: MutantsOption = "fast",
+    known: KnownOption = "",
+    quiet: QuietOption = False,  # noqa: FBT002
+) -> None:
+    """Enumerate, execute, judge, report."""
+    from gradcheck_cli import pipeline, selection
+
+    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
+    options = pipeline.RunOptions(
+        device=device,
+        last_failed=last_failed,
+        maxfail=maxfail,
+        timeout=timeout,
+        output=output,
+        formats=formats,
+        min_executed=min_executed,
+        mutants=mutants,
+        known=known,
+        quiet=quiet,
+    )
+    raise typer.Exit(pipeline.run(asked, options, pipeline.Typed(command=sys.argv[1:], variables=own_variables())))
+
+
+@app.command("list")
+def list_cases(
+    matrix: MatrixOption = "core",
+    provider: ProviderOption = ["auto"],  # noqa: B006
+    expression: ExpressionOption = "",
+    case: CaseOption = [],  # noqa: B006
+    shard: ShardOption = "",
+    seed: SeedOption = 0,
+    excluded: ExcludedOption = False,  # noqa: FBT002
+) -> None:
+    """The cases a run would execute, one id a line."""
+    from gradcheck_cli import listing, selection
+
+    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
+    typer.echo("\n".join(listing.cases(asked, excluded=excluded)))
+
+
+@app.command(cls=Bare)
+def show(case: CaseArgument) -> None:
+    """The delivery contract of one case, in words. Which gradient must arrive where, holding what."""
+    from gradcheck_cli import listing
+
+    typer.echo(for_terminal(listing.contract(case)))
+
+
+@app.command()
+def providers() -> None:
+    """What can be put on trial, and how it is told. The candidates, executors, reporters and matrices."""
+    from gradcheck_cli import listing
+
+    typer.echo(for_terminal(listing.plugins_in_words()))
+
+
+@app.command()
+def doctor(device: DeviceOption = "") -> None:
+    """What is installed here, and which paths are closed. Also which devices there are, and what opens a path."""
+    from gradcheck_cli import examination
+
+    typer.echo(for_terminal(examination.examine(device)))
+
+
+@app.command()
+def selftest(
+    matrix: MatrixOption = "selftest",
+    provider: Annotated[str, option("--provider", "The layer that is right.", metavar="NAME")] = "torch",
+    device: DeviceOption = "",
+) -> None:
+    """Every fault against the oracle: what is seen, on this machine. Also the smallest error that is."""
+    from gradcheck_cli import selftest as own
+
+    raise typer.Exit(own.selftest(matrix, provider, device))
