@@ -23,6 +23,7 @@ from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.sensitivity import show
 
 CASE = "torch:api=loop:fuse_wgrad_accumulation=1:m_splits=5,0,9:in_features=16:out_features=24"
+BESIDE_MORE = "torch:api=loop:dtype=fp16:bias=1:m_splits=hot:num_gemms=8"  # the last microbatch adds 1 token to 249
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,9 @@ def seen() -> Observation:
     return engine(job.target).run(job)
 
 
-def told(seen: Observation) -> Sensitivity:
+def told(seen: Observation, text: str = CASE) -> Sensitivity:
     found = Tally()
-    found.add(Case.parse(CASE), seen, conclude(Case.parse(CASE), seen, CPU))
+    found.add(Case.parse(text), seen, conclude(Case.parse(text), seen, CPU))
     return found.told([], 1.0)
 
 
@@ -51,6 +52,12 @@ def test_the_exact_channel_sees_one_roundoff_and_the_bounded_one_three_at_most(s
     smallest = {one.fill: one.worst for one in told(seen).smallest}
     assert (smallest["exact"], smallest["range"]) == (LADDER[0], LADDER[0])
     assert smallest["normal"] <= 3
+
+
+def test_the_ladder_is_relative_to_the_gradient_that_a_trainer_reads_not_to_what_the_last_microbatch_adds() -> None:
+    job = pipeline.job(Case.parse(BESIDE_MORE), "all")
+    found = told(engine(job.target).run(job), BESIDE_MORE)
+    assert {one.fill: one.worst for one in found.smallest}["normal"] <= 3
 
 
 def test_a_fault_that_the_judge_does_not_see_is_told(seen: Observation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,11 @@ class Scene:
         """Tokens of each expert in this microbatch."""
         return self.case.splits(self.microbatch)
 
+    def so_far(self, expert: int) -> torch.Tensor:
+        """The right result of an expert after this microbatch, fp64: of a parameter the sum of all microbatches yet."""
+        steps = [*self.earlier, self.parts] if self.role in ("wgrad", "bgrad") else [self.parts]
+        return torch.stack([step[expert] for step in steps]).sum(0)
+
     def rows(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
         """x_i and grad_output_i, fp64."""
         splits = list(self.tokens)

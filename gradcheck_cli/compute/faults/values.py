@@ -59,8 +59,12 @@ def scaled(factor: float) -> Value:
 
 
 def one_roundoff(roundings: int) -> Value:
-    """Times 1 + so many unit roundoffs of the dtype."""
-    return Value(lambda at: at.part * (1 + roundings * FORMATS[at.scene.case.dtype].unit_roundoff))
+    """So many unit roundoffs of the dtype more, relative to the gradient as it stands after this microbatch."""
+
+    def alter(at: At) -> torch.Tensor:
+        return at.part + roundings * FORMATS[at.scene.case.dtype].unit_roundoff * at.scene.so_far(at.expert)
+
+    return Value(alter)
 
 
 def one_element(number: float) -> Value:
