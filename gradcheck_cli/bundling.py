@@ -27,7 +27,7 @@ from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reporters.jsonl import JOURNAL
 from gradcheck_cli.reporters.read import REPORT, read
-from gradcheck_cli.reproduce import archive, private
+from gradcheck_cli.reproduce import archive, private, tensors
 from gradcheck_cli.reproduce.minimise import Budget
 
 BUDGET = Budget(300, 600.0)
@@ -51,6 +51,7 @@ class Reproduced(NamedTuple):
     minimised: Minimised
     scripted: Scripted
     environment: Environment
+    tensors: bytes
 
 
 def bundle(folder: Path, case: str, options: Options) -> int:
@@ -62,6 +63,8 @@ def bundle(folder: Path, case: str, options: Options) -> int:
     names = private.names_in(_said(texts, report), here())
     told = _told(report, red.case, rule, made, names)
     files = {name: data.encode(errors="backslashreplace") for name, data in _files(told, texts, names).items()}
+    if made and made.tensors:
+        files[tensors.FILE] = made.tensors
     output = options.output or folder / "bundle"
     zipped = archive.packed(files)
     write_whole(output / issue.FILE, files[issue.FILE])
@@ -120,7 +123,7 @@ def _reproduced(case: str, options: Options, said: Callable[[str], None]) -> Rep
                 said(f"nothing passes beside it: writing and running a script of {case}")
                 larger = reproducing.script_of(on, parsed, options.timeout)
                 shown = larger if larger.shows and (larger.variant or not shown.shows) else shown
-            return Reproduced(small, shown, on.environment)
+            return Reproduced(small, shown, on.environment, reproducing.tensors_of(shown, options.timeout))
     except UsageError as error:
         raise UsageError(f"{error}\n--no-run makes a bundle of what the files say, without a script") from None
 

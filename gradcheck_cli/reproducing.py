@@ -21,11 +21,12 @@ from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.files import write_whole
-from gradcheck_cli.reproduce.execute import execute
+from gradcheck_cli.reproduce.execute import execute, execute_in
 from gradcheck_cli.reproduce.minimise import Budget, minimise
 from gradcheck_cli.reproduce.recipes import Recipe, recipe
 from gradcheck_cli.reproduce.script import Wanted, body
 from gradcheck_cli.reproduce.scripting import scripted, variants
+from gradcheck_cli.reproduce.tensors import held
 from gradcheck_cli.workers.executor import LocalExecutor
 
 MOST_VARIANTS = 3  # tried before a script is shown without one
@@ -132,3 +133,8 @@ def script_of(on: Bench, case: Case, timeout: float) -> Scripted:
         lambda text: execute(text, timeout),
         lambda result: reproduction.header(result, failure, on.environment, __version__),
     )
+
+
+def tensors_of(shown: Scripted, timeout: float) -> bytes:
+    """A safetensors file of what the script of a failure holds; empty where it shows none in tensors."""
+    return held(shown.script, lambda text, folder: execute_in(folder, text, timeout)) if shown.shows else b""

@@ -10,6 +10,8 @@ import jsonschema
 import msgspec
 import pytest
 
+from gradcheck_cli.judge.difference import difference
+from gradcheck_cli.judge.rules import explain
 from gradcheck_cli.records import schema
 from gradcheck_cli.records.base import Record, to_json
 from gradcheck_cli.records.case import Case
@@ -19,6 +21,8 @@ from gradcheck_cli.records.observation import ChannelSeen, Deviation, Observatio
 from gradcheck_cli.records.report import Closed, Finished, Opened, Report, Run, Seen, Started, tally
 from gradcheck_cli.records.rounding import Rounding
 from gradcheck_cli.records.verdict import Finding, Margin, Mutants, Outcome, Verdict
+from gradcheck_cli.reporters.read import read
+from gradcheck_cli.reproduce.minimise import Budget, minimise
 
 FOLDER = Path(__file__).parent.parent / "schemas"
 
@@ -73,7 +77,12 @@ JOB = Job(
 )
 REPORT = Report(run=RUN, environment=ENVIRONMENT, tally=tally([VERDICT]), verdicts=[VERDICT], seconds=1.5, exit_code=1)
 
+RECORDED = FOLDER.parent / "reports"
+OLD, NEW = (read(RECORDED / f"te-{version}-h200" / "core-cublas-13.5") for version in ("2.17.1", "2.20.2"))
 SAMPLES: dict[str, tuple[str, Record]] = {
+    "an explanation": ("explanation", explain(OLD)),
+    "a difference": ("difference", difference(OLD, NEW, {})),
+    "a trail": ("minimised", minimise(CASE, VERDICT, lambda _: VERDICT, Budget(3, 9.0), lambda: 0.0, lambda _: None)),
     "a job": ("job", JOB),
     "an observation": ("observation", OBSERVATION),
     "a verdict": ("verdict", VERDICT),

@@ -8,7 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
+import safetensors.torch
+import torch
 from commands import typed, variables
 
 from gradcheck_cli import matrix, plugins, reproducing
@@ -155,6 +158,29 @@ def test_a_script_runs_by_itself_as_its_header_says(shown: dict[str, Scripted], 
         [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, check=False
     )
     assert passed.returncode == 0
+
+
+@pytest.mark.parametrize("name", ("wgrad_doubled", "fprop_tail_missing"))
+def test_the_tensors_of_a_failure_are_those_that_the_script_compared(shown: dict[str, Scripted], name: str) -> None:
+    saved = safetensors.torch.load(reproducing.tensors_of(shown[name], 30.0))
+    x, g, expected = saved["x"].double(), saved["grad_output"].double(), saved["expected"]
+    rows = case_of(name).splits(0)
+    if name == "wgrad_doubled":  # of the busiest expert
+        found = torch.stack([saved[f"found.{i}"].double() for i in range(len(rows))])
+        right = torch.stack([gi.T @ xi for gi, xi in zip(g.split(rows), x.split(rows), strict=True)])
+        assert torch.equal(found[0], 2 * right[0])
+    else:
+        found, right = saved["found"].double(), x @ saved["weight"].double()[0].T
+    assert torch.equal(expected, right)
+    assert not torch.equal(found, expected)
+
+
+def test_a_script_that_compares_no_tensors_or_no_longer_fails_has_none(shown: dict[str, Scripted]) -> None:
+    assert reproducing.tensors_of(shown["raises"], 30.0) == b""
+    mended = msgspec.structs.replace(
+        shown["wgrad_doubled"], script=shown["wgrad_doubled"].script.replace("wgrad_doubled", "wgrad_zeroed_not_here")
+    )
+    assert reproducing.tensors_of(mended, 30.0) == b""
 
 
 def test_the_command_writes_the_script(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from gradcheck_cli.records.base import SCHEMA_VERSION
+from gradcheck_cli.records.difference import Difference
 from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import JournalLine, Report
+from gradcheck_cli.records.rule import Explanation
 from gradcheck_cli.records.verdict import Verdict
 
 # File name -> what it describes, and the record.
@@ -22,6 +25,9 @@ PUBLISHED: dict[str, tuple[str, Any]] = {
     "verdict": ("one verdict, as it stands in report.json and in a verdict line of journal.jsonl", Verdict),
     "observation": ("one line of observations.jsonl", Observation),
     "job": ("what a worker is sent for one case", Job),
+    "explanation": ("the output of gradcheck explain --format json", Explanation),
+    "difference": ("the output of gradcheck diff --format json", Difference),
+    "minimised": ("what gradcheck minimise --output writes", Minimised),
 }
 
 

@@ -156,8 +156,8 @@ def _context(told: Told, evidence: Evidence) -> list[str]:
     again = markdown.command_line(_without_output(run.command))
     lines += [
         f"- The whole run again: {code(again)} (gradcheck {escaped(run.gradcheck)}, run of {escaped(run.started)}).",
-        "- `bundle.zip`, attached, has report, journal, scripts and logs; `gradcheck verify bundle.zip` "
-        "compares their hashes.",
+        "- `bundle.zip`, attached, has report, journal, logs, scripts and, where small, the tensors of the failing "
+        "one; `gradcheck verify bundle.zip` compares their hashes.",
     ]
     return lines
 

@@ -22,8 +22,14 @@ KEPT = 4000  # characters of output
 
 def execute(script: str, timeout: float) -> Ran:
     """Run a script as a user would, in an empty folder and a session of its own, which ends with it."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
-        file = Path(folder, "reproduce.py")
+    with tempfile.TemporaryDirectory() as folder:
+        return execute_in(Path(folder), script, timeout)
+
+
+def execute_in(folder: Path, script: str, timeout: float) -> Ran:
+    """The same in a folder in which what the script writes stays."""
+    with tempfile.TemporaryFile() as output:
+        file = folder / "reproduce.py"
         file.write_text(script, "utf-8")
         process = subprocess.Popen(
             [sys.executable, str(file)],
