@@ -157,7 +157,7 @@ def test_the_command_prints_the_trail_and_the_smallest_case_last(tmp_path: Path)
 def test_a_case_that_crashes_its_worker_is_minimised_too() -> None:
     done = typed("minimise", "faults:api=abort:m_splits=uneven", "--device", "cpu", "--max-runs", "4")
     assert done.code == 0
-    assert "case CRASHED (signal N (SIGABRT))" in done.out
+    assert "case CRASHED (signal # (SIGABRT))" in done.out
 
 
 @pytest.mark.parametrize("command", ("minimise", "script"))

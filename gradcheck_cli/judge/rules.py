@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +10,12 @@ import msgspec
 from gradcheck_cli.judge import conjunction
 from gradcheck_cli.judge.nearest import nearest, simplicity
 from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.failure import without_numbers
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.rule import Explanation, Rule, Term
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case)}
 
 
@@ -61,11 +60,6 @@ def rules(verdicts: Sequence[Verdict]) -> list[Rule]:
             group.names.setdefault(number, finding.diagnosis)
     found = [ruled for alike in named.values() for ruled in _ruled(verdicts, list(alike.values()))]
     return [rule for ruled in sorted(found, key=lambda ruled: _order(*ruled)) for rule in ruled[1]]
-
-
-def without_numbers(text: str) -> str:
-    """A factor or an expert differs from case to case while the fault is one."""
-    return _NUMBER.sub("#", text)
 
 
 def _order(group: Group, _: list[Rule]) -> tuple[int, int]:

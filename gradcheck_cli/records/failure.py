@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+# An address, or a number that is no part of a name, as in float32.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?<![\w.])[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 
 
 class Failure(NamedTuple):
@@ -23,11 +24,16 @@ class Failure(NamedTuple):
         return f"{self.role} {self.outcome.value}{named}"
 
 
+def without_numbers(text: str) -> str:
+    """A factor, an expert or a size differs from case to case while the fault is one: # stands for each."""
+    return _NUMBER.sub("#", text)
+
+
 def failure_of(finding: Finding) -> Failure:
     """A finding without its expert, its microbatch and the numbers in its diagnosis."""
-    message = _NUMBER.sub("N", finding.why) if finding.outcome is Outcome.RAISED else ""
+    message = without_numbers(finding.why) if finding.outcome is Outcome.RAISED else ""
     role = finding.slot.partition("[")[0]
-    return Failure(role, finding.outcome, _NUMBER.sub("N", finding.diagnosis), message)
+    return Failure(role, finding.outcome, without_numbers(finding.diagnosis), message)
 
 
 def worst_failure(verdict: Verdict) -> Failure | None:
