@@ -45,7 +45,16 @@ def explain(report: Report) -> Explanation:
         failing=len(failing),
         never_run=sum(not _faults(verdict) for verdict in failing),
         rules=rules(report.verdicts),
+        always=always(report.verdicts),
     )
+
+
+def always(verdicts: Sequence[Verdict]) -> dict[str, str | int]:
+    """Axes that have one value in all executed cases, where it is not the default: no rule can tell what they do."""
+    points = [_axes(verdict) for verdict in verdicts if verdict.outcome.executed]
+    values = {axis: {point.get(axis, "") for point in points} for axis in AXES}
+    shared = {axis: one for axis, (one, *others) in ((a, list(v)) for a, v in values.items() if v) if not others}
+    return {axis: value for axis, value in shared.items() if value != _plain(_DEFAULTS[axis])}
 
 
 def rules(verdicts: Sequence[Verdict]) -> list[Rule]:

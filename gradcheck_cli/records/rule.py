@@ -72,3 +72,4 @@ class Explanation(Record, frozen=True, kw_only=True):
     failing: int  # cases that are not green
     never_run: int  # of them those of which nothing was seen: no rule speaks of these
     rules: list[Rule]
+    always: dict[str, str | int] = {}  # axis -> the one value that every executed case has, where it is not the default
