@@ -166,8 +166,6 @@ HIDDEN = {
     "wgrad_row_repeated": "rows that change places in a dgrad or a wgrad",
     "wgrad_rows_rolled": "rows that change places in a dgrad or a wgrad",
     "wgrad_tokens_misaligned": "pairs its rows with other tokens",
-    "bgrad_epsilon_1": "how sums of it alone are rounded",
-    "bgrad_epsilon_2": "how sums of it alone are rounded",
     "bgrad_result_in_fp16": "how sums of it alone are rounded",
 }
 
