@@ -28,9 +28,9 @@ from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reporters.jsonl import JOURNAL
 from gradcheck_cli.reporters.read import REPORT, read
 from gradcheck_cli.reproduce import archive, private, tensors
-from gradcheck_cli.reproduce.minimise import Budget
+from gradcheck_cli.reproduce.minimise import FLOORS, Budget
 
-BUDGET = Budget(300, 600.0)
+BUDGET = Budget(300, 600.0, FLOORS["report"])
 _LONGEST_LOG = 1 << 20  # the last of it: a worker that repeats itself says no more with more
 
 R = TypeVar("R", bound=Record)

@@ -62,17 +62,20 @@ def closed(candidate: Candidate) -> str:
     return ""
 
 
-def require(candidates: tuple[Candidate, ...], device: str) -> None:
-    """UsageError where a candidate that was asked for cannot run on the device that was asked for."""
+_EMBEDDED = "The embedded default runs anywhere: gradcheck run --provider torch"
+
+
+def require(candidates: tuple[Candidate, ...], device: str, otherwise: str = _EMBEDDED) -> None:
+    """UsageError where a candidate that was asked for cannot run on the device that was asked for.
+
+    `otherwise` says what to do instead.
+    """
     for candidate in candidates:
         why = closed(candidate)
         if not why and candidate.needs_cuda and not device.startswith("cuda"):
             why = f"it needs a CUDA device, and --device is {device}: choose --device cuda:0"
         if why:
-            raise UsageError(
-                f"provider {candidate.name} cannot run: {why}.\n"
-                f"The embedded default runs anywhere: gradcheck run --provider torch"
-            )
+            raise UsageError(f"provider {candidate.name} cannot run: {why}.\n{otherwise}")
 
 
 def _counted(devices: int) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from gradcheck_cli import __version__, installed, matrix, pipeline, plugins, selection
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.conclude import conclude, excluded
@@ -22,7 +24,7 @@ from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reproduce.execute import execute, execute_in
-from gradcheck_cli.reproduce.minimise import Budget, minimise
+from gradcheck_cli.reproduce.minimise import FLOORS, Budget, Floor, minimise
 from gradcheck_cli.reproduce.recipes import Recipe, recipe
 from gradcheck_cli.reproduce.script import Wanted, body
 from gradcheck_cli.reproduce.scripting import scripted, variants
@@ -37,6 +39,7 @@ class Bench:
 
     def __init__(self, executor: LocalExecutor, device: str) -> None:
         self.executor, self.device = executor, device
+        self.began = time.monotonic()
         self.environment = Environment()
         self._known: dict[Case, Verdict] = {}
 
@@ -72,7 +75,8 @@ class Bench:
 def bench(case: Case, asked_device: str, timeout: float) -> Iterator[Bench]:
     """A bench for a candidate, its logs gone afterwards."""
     device = installed.device(asked_device)
-    installed.require((plugins.candidate(case.provider),), device)
+    otherwise = "The case itself must be run: do this where it can, or name one of torch, which runs anywhere"
+    installed.require((plugins.candidate(case.provider),), device, otherwise)
     with (
         tempfile.TemporaryDirectory() as logs,
         LocalExecutor(device=device, log_dir=Path(logs), timeout=timeout) as executor,
@@ -90,21 +94,30 @@ def red(on: Bench, case: Case) -> Failure:
     return failure
 
 
-def minimise_case(text: str, device: str, timeout: float, runs: int, seconds: float, output: Path | None) -> int:
+def minimise_case(text: str, device: str, timeout: float, budget: Budget, output: Path | None) -> int:
     """Print each attempt and the smallest case; 0."""
     case, console = selection.parse(text), open_console()
     with bench(case, device, timeout) as on:
+        reproduction.step(f"starting a worker, and running {case}")
         red(on, case)
-        found = smallest(on, case, Budget(runs, seconds), lambda attempt: reproduction.attempt(attempt, console))
+        found = smallest(on, case, budget, lambda attempt: reproduction.attempt(attempt, console))
     reproduction.minimised(found, console)
     if output:
         write_whole(output, reproduction.as_json(found))
     return 0
 
 
+def floor_of(name: str) -> Floor:
+    """The floor of that name; UsageError lists them."""
+    if name not in FLOORS:
+        raise UsageError(f"--floor {name}: expected {' or '.join(FLOORS)}")
+    return FLOORS[name]
+
+
 def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], None]) -> Minimised:
-    """The smallest case that fails alike."""
-    return minimise(case, on.judged(case), on.judged, budget, time.monotonic, told)
+    """The smallest case that fails alike, and the time since the bench was made."""
+    found = minimise(case, on.judged(case), on.judged, budget, time.monotonic, told)
+    return msgspec.structs.replace(found, seconds=time.monotonic() - on.began)
 
 
 def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:

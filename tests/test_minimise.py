@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
-from gradcheck_cli.reproduce.minimise import Budget, minimise, simpler
+from gradcheck_cli.reproduce.minimise import FLOORS, Budget, minimise, simpler
 
 LARGE = Case.parse(
     "te:api=module:single_grouped_weight=1:fuse_wgrad_accumulation=1:dtype=fp32:bias=1:m_splits=uneven:num_gemms=8"
@@ -45,6 +46,24 @@ def test_what_always_fails_ends_with_every_default_and_the_smallest_shape() -> N
     found = search(lambda _: True)
     assert found.case == ("te:api=module:num_gemms=1:tokens_per_expert=1:in_features=1:out_features=1:microbatches=1")
     assert (found.role, found.outcome, found.diagnosis, found.stopped) == ("wgrad", Outcome.MISSING, "none", "")
+
+
+def test_a_floor_is_kept_where_the_case_is_above_it_and_leaves_alone_what_is_below() -> None:
+    budget = PLENTY._replace(floor=FLOORS["report"])
+    whole = "te:api=module:num_gemms=2:tokens_per_expert=4:in_features=16:out_features=32:microbatches=1"
+    assert search(lambda _: True, budget=budget).case == whole
+    listed = Case.parse("te:api=module:m_splits=9,0,9,2:in_features=3")
+    assert search(lambda _: True, listed, budget).case == (
+        "te:api=module:m_splits=4,2:in_features=3:out_features=32:microbatches=1"
+    )
+
+
+def test_the_numbers_told_are_those_of_the_smallest_case() -> None:
+    def judged(case: Case) -> Verdict:
+        return verdict(case, Outcome.INEXACT, f"holds expert {case.num_gemms - 1}")
+
+    found = minimise(LARGE, judged(LARGE), judged, Budget(1000, 1000.0, FLOORS["report"]), lambda: 0.0, lambda _: None)
+    assert found.diagnosis == "holds expert 1"
 
 
 def test_what_the_failure_needs_is_kept() -> None:
@@ -142,9 +161,13 @@ def test_a_search_ends_in_a_case_that_fails_alike_and_has_no_simpler_neighbour_t
 def test_the_command_prints_the_trail_and_the_smallest_case_last(tmp_path: Path) -> None:
     trail = tmp_path / "trail.json"
     case = "faults:api=wgrad_missing:fuse_wgrad_accumulation=1:bias=1:m_splits=uneven"
+    began = time.monotonic()
     done = typed("minimise", case, "--device", "cpu", "--output", str(trail))
-    assert (done.code, done.err) == (0, "")
+    seconds = time.monotonic() - began
+    assert (done.code, done.err) == (0, f"gradcheck: starting a worker, and running {case}\n")
     *told, last = done.out.splitlines()
+    # All that was waited for, the start of the worker included.
+    assert seconds / 2 < json.loads(trail.read_text("utf-8"))["seconds"] < seconds
     assert Case.parse(last).axes() | {"api": ""} == Case.parse(json.loads(trail.read_text("utf-8"))["case"]).axes() | {
         "api": ""
     }
@@ -157,7 +180,7 @@ def test_the_command_prints_the_trail_and_the_smallest_case_last(tmp_path: Path)
 def test_a_case_that_crashes_its_worker_is_minimised_too() -> None:
     done = typed("minimise", "faults:api=abort:m_splits=uneven", "--device", "cpu", "--max-runs", "4")
     assert done.code == 0
-    assert "case CRASHED (signal # (SIGABRT))" in done.out
+    assert "case CRASHED (signal 6 (SIGABRT))" in done.out
 
 
 @pytest.mark.parametrize("command", ("minimise", "script"))
@@ -166,7 +189,7 @@ def test_a_case_that_crashes_its_worker_is_minimised_too() -> None:
     (
         ("torch:api=loop", "expected a case that fails on this machine; torch:api=loop is PASSED"),
         ("torch:api=loop:nope=1", "unknown axis 'nope'"),
-        ("te:api=module", "te"),
+        ("te:api=module", "The case itself must be run"),
     ),
 )
 def test_a_case_that_cannot_be_reproduced_is_a_usage_error(command: str, case: str, said: str) -> None:

@@ -15,6 +15,10 @@ app = typer.Typer()
 TrailOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="A file for the trail, as JSON.")]
 ScriptOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="A file for the script.")]
 RunsOption = Annotated[int, option("--max-runs", "Cases to run at most.", min=1, metavar="N")]
+FloorOption = Annotated[
+    str,
+    option("--floor", "none, or report: at least 2 experts of 4 tokens, and 16 x 32 features.", metavar="NAME"),
+]
 # One case, and a folder that is not a run's: of no variable either.
 OneCaseOption = Annotated[
     str, typer.Option("--case", metavar="ID", help="The red case; default: one of the gravest rule.")
@@ -34,12 +38,15 @@ def minimise(
     timeout: TimeoutOption = 60.0,
     runs: RunsOption = 300,
     seconds: SecondsOption = 600.0,
+    floor: FloorOption = "none",
     output: TrailOption = None,
 ) -> None:
     """The smallest case that fails alike. Every change that keeps the failure is kept."""
     from gradcheck_cli import reproducing
+    from gradcheck_cli.reproduce.minimise import Budget
 
-    raise typer.Exit(reproducing.minimise_case(case, device, timeout, runs, seconds, output))
+    budget = Budget(runs, seconds, reproducing.floor_of(floor))
+    raise typer.Exit(reproducing.minimise_case(case, device, timeout, budget, output))
 
 
 @app.command(cls=Bare)

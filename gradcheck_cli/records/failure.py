@@ -19,6 +19,11 @@ class Failure(NamedTuple):
     diagnosis: str
     message: str = ""  # of an exception: its type alone says too little
 
+    @property
+    def key(self) -> tuple[str, Outcome, str, str]:
+        """What two failures share that are alike, whatever the numbers in them: for comparing, and not to be told."""
+        return self.role, self.outcome, without_numbers(self.diagnosis), without_numbers(self.message)
+
     def __str__(self) -> str:
         named = f" ({self.diagnosis})" if self.diagnosis else ""
         return f"{self.role} {self.outcome.value}{named}"
@@ -30,10 +35,9 @@ def without_numbers(text: str) -> str:
 
 
 def failure_of(finding: Finding) -> Failure:
-    """A finding without its expert, its microbatch and the numbers in its diagnosis."""
-    message = without_numbers(finding.why) if finding.outcome is Outcome.RAISED else ""
-    role = finding.slot.partition("[")[0]
-    return Failure(role, finding.outcome, without_numbers(finding.diagnosis), message)
+    """A finding without its expert and its microbatch."""
+    message = finding.why if finding.outcome is Outcome.RAISED else ""
+    return Failure(finding.slot.partition("[")[0], finding.outcome, finding.diagnosis, message)
 
 
 def worst_failure(verdict: Verdict) -> Failure | None:

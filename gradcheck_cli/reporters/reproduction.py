@@ -12,6 +12,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
 from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.reporters.standard_output import complain
 from gradcheck_cli.reporters.summary import environment_line
 
 
@@ -34,6 +35,11 @@ def minimised(found: Minimised, console: Console) -> None:
 def as_json(found: Minimised) -> str:
     """The trail as a file."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def step(said: str) -> None:
+    """What is being done now, which may take minutes: on stderr, since a script goes to standard output."""
+    complain(said)
 
 
 def header(result: Scripted, failure: Failure, environment: Environment, gradcheck: str) -> list[str]:

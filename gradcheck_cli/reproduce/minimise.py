@@ -18,11 +18,26 @@ SWITCHES = ("seed", "grad_output", "bias", "path", "dtype", "fuse_wgrad_accumula
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
+class Floor(NamedTuple):
+    """The smallest sizes to try: what a search may not go below, unless the case already is."""
+
+    num_gemms: int
+    tokens_per_expert: int
+    in_features: int
+    out_features: int
+
+
+# With one expert of 1 x 1 a reader asks whether it happens with real shapes: kernels are meant for multiples of 16, and
+# as many rows as columns would hide which is which.
+FLOORS = {"none": Floor(1, 0, 1, 1), "report": Floor(2, 4, 16, 32)}
+
+
 class Budget(NamedTuple):
-    """What a search may cost."""
+    """What a search may cost, and where it stops."""
 
     runs: int
     seconds: float
+    floor: Floor = FLOORS["none"]
 
 
 def minimise(
@@ -41,7 +56,7 @@ def minimise(
     if wanted is None:
         raise ValueError(f"{case} is {first.outcome.value}: there is no failure to keep")
     began, trail, tried, stopped = clock(), list[Attempt](), {case}, ""
-    smallest, search = case, simpler(case)
+    smallest, search, diagnosis = case, simpler(case, budget.floor), wanted.diagnosis
     while not stopped:
         step = next((one for one in search if one.case not in tried), None)
         if step is None:
@@ -54,13 +69,13 @@ def minimise(
         trail.append(attempt)
         told(attempt)
         if attempt.kept:
-            smallest, search = step.case, simpler(step.case)
+            smallest, search, diagnosis = step.case, simpler(step.case, budget.floor), attempt.diagnosis
     return Minimised(
         asked=str(case),
         case=str(smallest),
         role=wanted.role,
         outcome=wanted.outcome,
-        diagnosis=wanted.diagnosis,
+        diagnosis=diagnosis,
         trail=trail,
         seconds=clock() - began,
         stopped=stopped,
@@ -75,17 +90,18 @@ class Step(NamedTuple):
 
 
 def _attempt(step: Step, verdict: Verdict, wanted: Failure) -> Attempt:
+    found = worst_failure(verdict)
     return Attempt(
         case=str(step.case),
         change=step.change,
         outcome=verdict.outcome,
         diagnosis=verdict.worst.diagnosis if verdict.worst else "",
-        kept=worst_failure(verdict) == wanted,
+        kept=found is not None and found.key == wanted.key,
         seconds=verdict.seconds,
     )
 
 
-def simpler(case: Case) -> Iterator[Step]:
+def simpler(case: Case, floor: Floor = FLOORS["none"]) -> Iterator[Step]:
     """Cases that are simpler by one change, the largest gains first."""
     default = Case(provider=case.provider, api=case.api)
     for axis in SWITCHES:
@@ -93,18 +109,19 @@ def simpler(case: Case) -> Iterator[Step]:
             yield _changed(case, axis, getattr(default, axis))
     for size in range(1, case.microbatches):
         yield _changed(case, "microbatches", size)
-    yield from _fewer_experts(case)
+    yield from _fewer_experts(case, floor)
     for axis in ("tokens_per_expert", "in_features", "out_features"):
         if axis != "tokens_per_expert" or not case.explicit_splits:
-            yield from (_changed(case, axis, size) for size in SIZES if size < getattr(case, axis))
+            least = getattr(floor, axis)
+            yield from (_changed(case, axis, size) for size in SIZES if least <= size < getattr(case, axis))
     if not case.explicit_splits and case.m_splits != "balanced":
         yield _changed(case, "m_splits", "balanced")
 
 
-def _fewer_experts(case: Case) -> Iterator[Step]:
+def _fewer_experts(case: Case, floor: Floor) -> Iterator[Step]:
     """Fewer experts of a named pattern; of a list one left out, or one of fewer tokens."""
     if not case.explicit_splits:
-        for count in range(1, case.num_gemms):
+        for count in range(floor.num_gemms, case.num_gemms):
             try:
                 fewer = msgspec.structs.replace(case, num_gemms=count)
                 fewer.splits()
@@ -113,11 +130,11 @@ def _fewer_experts(case: Case) -> Iterator[Step]:
             yield Step(fewer, f"num_gemms {case.num_gemms} -> {count}")
         return
     sizes = [int(size) for size in case.m_splits.split(",")]
-    for i in range(len(sizes) if len(sizes) > 1 else 0):
+    for i in range(len(sizes) if len(sizes) > floor.num_gemms else 0):
         yield _listed(case, sizes[:i] + sizes[i + 1 :])
     for i, size in enumerate(sizes):
         for less in (0, *SIZES):
-            if less < size:
+            if floor.tokens_per_expert <= less < size:
                 yield _listed(case, [*sizes[:i], less, *sizes[i + 1 :]])
 
 
