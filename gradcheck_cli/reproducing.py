@@ -18,7 +18,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, worst_failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
-from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reporters.console import open_console
@@ -26,9 +26,10 @@ from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reproduce.execute import execute, execute_in
 from gradcheck_cli.reproduce.minimise import FLOORS, Budget, Floor, minimise
 from gradcheck_cli.reproduce.recipes import Recipe, recipe
-from gradcheck_cli.reproduce.script import Wanted, body
-from gradcheck_cli.reproduce.scripting import scripted, variants
+from gradcheck_cli.reproduce.script import body
+from gradcheck_cli.reproduce.scripting import Headers, contrasts, scripted, variants
 from gradcheck_cli.reproduce.tensors import held
+from gradcheck_cli.reproduce.wanted import Wanted
 from gradcheck_cli.workers.executor import LocalExecutor
 
 MOST_VARIANTS = 3  # tried before a script is shown without one
@@ -61,12 +62,21 @@ class Bench:
 
     def recipe(self, case: Case) -> Recipe:
         """How a script builds the layer of a case, with the versions that the worker found."""
-        variables = plugins.candidate(case.provider).environment
-        return recipe(case, plugins.target(case.provider, case.api), variables, self.environment)
+        candidate = plugins.candidate(case.provider)
+        made = recipe(case, plugins.target(case.provider, case.api), candidate.environment, self.environment)
+        return made._replace(hook=candidate.main_grad_written_by == "hook")
 
     def passing(self, case: Case) -> list[Case]:
         """The first variants that pass here."""
-        outcomes = ((one, self.judged(one).outcome) for one in variants(case))
+        return self._passing(variants(case))
+
+    def contrasts(self, case: Case) -> list[Case]:
+        """Other apis that pass here; another fault of the provider `faults` is none."""
+        candidate = plugins.candidate(case.provider)
+        return [] if case.provider in plugins.ON_PURPOSE else self._passing(contrasts(case, list(candidate.apis)))
+
+    def _passing(self, cases: Iterator[Case]) -> list[Case]:
+        outcomes = ((one, self.judged(one).outcome) for one in cases)
         passed = (one for one, outcome in outcomes if outcome.green and outcome.executed)
         return list(islice(passed, MOST_VARIANTS))
 
@@ -121,10 +131,12 @@ def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], No
 
 
 def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:
-    """Print a script that was seen to show the failure, or write it; 1 where there is none."""
+    """Print a script that was seen to show the failure, or write it; UsageError where there is none."""
     case, console = selection.parse(text), open_console()
     with bench(case, device, timeout) as on:
-        shown = script_of(on, case, timeout)
+        reproduction.step(f"starting a worker, and running {case}")
+        red(on, case)
+        shown = script_of(on, case, timeout, reproduction.step, contrast=False)
     if not shown.shows:
         raise UsageError(f"expected a script that shows the failure of {case} by itself; found none: {shown.why_not}")
     if output:
@@ -133,18 +145,29 @@ def script_case(text: str, device: str, timeout: float, output: Path | None) -> 
     return 0
 
 
-def script_of(on: Bench, case: Case, timeout: float) -> Scripted:
-    """A script of a red case, run in fresh processes beside its nearest passing variant."""
+def script_of(
+    on: Bench, case: Case, timeout: float, told: Callable[[str], None] = lambda _: None, *, contrast: bool = True
+) -> Scripted:
+    """A script of a red case, run in fresh processes beside what passes: its nearest variant, another api."""
     failure = red(on, case)
-    passing = on.passing(case)
+    told("looking for a variant that passes")
+    passing = on.passing(case) + (on.contrasts(case) if contrast else [])
     on.executor.close()  # a worker that stays would share the device with the scripts
+
+    def run(script: str, what: str) -> Ran:
+        told(f"running {what}")
+        return execute(script, timeout)
+
     return scripted(
         failure,
         case,
         passing,
         lambda one, data: body(Wanted(one, failure, data, on.device.partition(":")[0]), on.recipe(one)),
-        lambda text: execute(text, timeout),
-        lambda result: reproduction.header(result, failure, on.environment, __version__),
+        run,
+        Headers(
+            lambda result: reproduction.header(result, failure, on.environment, __version__),
+            lambda result, one: reproduction.passing_header(result, one, failure, on.environment, __version__),
+        ),
     )
 
 

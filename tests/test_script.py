@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,9 @@ from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce.execute import execute, shows
 from gradcheck_cli.reproduce.recipes import SWITCH, recipe
-from gradcheck_cli.reproduce.script import FAULT, KINDS, MOST_LINES, Unscriptable, Wanted, body
-from gradcheck_cli.reproduce.scripting import TIMES, difference, scripted, variants
+from gradcheck_cli.reproduce.script import body
+from gradcheck_cli.reproduce.scripting import TIMES, Headers, contrasts, difference, scripted, variants
+from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Unscriptable, Wanted, kinds
 
 TE = {version: Environment(versions={"transformer_engine": version}) for version in ("2.17.1", "2.20.2")}
 LOST = Failure("wgrad", Outcome.MISSING, "none")
@@ -34,7 +36,7 @@ def written(case: Case, failure: Failure = LOST, version: str = "2.17.1", device
     made = recipe(
         case, plugins.target(case.provider, case.api), plugins.candidate(case.provider).environment, TE[version]
     )
-    return [body(Wanted(case, failure, data, device), made) for data in KINDS]
+    return [body(Wanted(case, failure, data, device), made) for data in kinds(case, failure)]
 
 
 @pytest.mark.parametrize("version", TE)
@@ -150,14 +152,57 @@ def test_a_script_runs_by_itself_as_its_header_says(shown: dict[str, Scripted], 
         [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith(f"{FAULT} wgrad is not what it must be")
+    assert done.stdout.splitlines()[-1] == f"{FAULT} wgrad is missing: experts [0]"
     variant = shown["wgrad_untouched"]
     assert (variant.difference, variant.passes) == ("fuse_wgrad_accumulation=0", TIMES)
+    head = "No fault with fuse_wgrad_accumulation=0: passes 3 of 3, where the script beside it shows wgrad MISSING"
+    assert variant.variant_script.splitlines()[0] == f'"""{head} (untouched).'
     file.write_text(variant.variant_script, "utf-8")
     passed = subprocess.run(
-        [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, check=False
+        [sys.executable, str(file)], cwd=tmp_path, env=variables(), capture_output=True, text=True, check=False
     )
-    assert passed.returncode == 0
+    assert (passed.returncode, passed.stdout.strip()) == (0, variant.variant_output)
+
+
+def test_what_is_missing_needs_no_reference_to_be_seen(shown: dict[str, Scripted]) -> None:
+    for name in ("wgrad_missing", "wgrad_untouched", "bgrad_missing"):
+        assert "is missing" in shown[name].script, name
+        assert "float64" not in shown[name].script, name
+    case = "te:api=module:single_grouped_weight=1:num_gemms=2:tokens_per_expert=4:in_features=16:out_features=32"
+    lines = written(Case.parse(f"{case}:microbatches=1"))[0]
+    assert len(lines) <= 22
+    assert "y = layer(x, [4, 4])" in lines
+
+
+def test_an_expert_without_tokens_misses_nothing() -> None:
+    case = Case.parse("torch:api=loop:fuse_wgrad_accumulation=1:m_splits=2,0,2:microbatches=1")
+    text = "\n".join(written(case, Failure("wgrad", Outcome.MISSING, "untouched"), device="cpu")[0])
+    assert execute(text, 30.0).output.splitlines()[-1] == "ok"
+
+
+def test_a_script_says_what_was_expected_and_what_was_found(shown: dict[str, Scripted]) -> None:
+    told = re.search(r"where they differ most: expected (\S+), found (\S+)", shown["wgrad_doubled"].output)
+    assert told
+    assert float(told[2]) == 2 * float(told[1]) != 0
+    assert "where they differ most: expected" in shown["fprop_tail_missing"].output
+
+
+def test_a_script_whose_right_values_are_all_zero_does_not_pass() -> None:
+    lines = written(Case.parse("torch:api=loop:m_splits=2"), Failure("wgrad", Outcome.INEXACT, "doubled"), device="cpu")
+    text = "\n".join(lines[0])
+    assert execute(text, 30.0).fault == ""
+    assert execute(text.replace("torch.randint(-2, 3,", "torch.randint(0, 1,"), 30.0).fault == "AssertionError"
+
+
+@pytest.mark.parametrize("case", ("torch:api=loop:m_splits=2", "faults:api=wgrad_zeroed:m_splits=2"))
+def test_nothing_that_a_script_prints_is_chance(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    text = "\n".join(written(Case.parse(case), Failure("wgrad", Outcome.INEXACT, "zeros"), device="cpu")[0])
+    said = set()
+    for byte in ("90", "165"):  # what fresh memory holds
+        monkeypatch.setenv("MALLOC_PERTURB_", byte)
+        said.add(execute(text, 30.0).output)
+    assert len(said) == 1
+    assert re.search(r"input.grad: .* largest [1-9]", said.pop())
 
 
 @pytest.mark.parametrize("name", ("wgrad_doubled", "fprop_tail_missing"))
@@ -187,8 +232,10 @@ def test_the_command_writes_the_script(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     case = "faults:api=wgrad_missing:m_splits=2:in_features=3:out_features=4:microbatches=1"
     done = typed("script", case, "--device", "cpu", "--output", str(file))
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
     assert f"wrote {file}: fails 3 of 3" in done.out
+    assert done.err.splitlines()[0] == f"gradcheck: starting a worker, and running {case}"
+    assert "gradcheck: running the script (presence), run 2 of 3" in done.err.splitlines()
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
 
 
@@ -234,20 +281,21 @@ def test_a_process_reads_nothing_and_its_last_words_are_kept() -> None:
 def fake(fails: set[str], passes: set[str]) -> Scripted:
     """What comes of scripts of which these texts fail, and these pass; all others do neither."""
 
-    def run(text: str) -> Ran:
+    def run(text: str, _: str) -> Ran:
         first = text.splitlines()[0]
         if first in fails:
             return Ran(fault=f"{FAULT} lost", exit_status="exit code 1", output=f"{FAULT} lost")
         return Ran(exit_status="exit code 0") if first in passes else Ran(fault="no", exit_status="exit code 2")
 
     case = Case.parse("te:api=module:single_grouped_weight=1:bias=1")
+    failure = Failure("wgrad", Outcome.INEXACT, "doubled")
     return scripted(
-        LOST,
+        failure,
         case,
-        list(variants(case))[:2],
+        [*list(variants(case))[:2], *contrasts(case, ["module", "op"])],
         lambda one, data: [f"{one} {data}"],
         run,
-        lambda result: [f'"""{result.in_words}"""'],
+        Headers(lambda result: [f'"""{result.in_words}"""'], lambda _, case: [f'"""{case}"""']),
     )
 
 
@@ -265,6 +313,24 @@ def test_a_script_is_shown_with_the_first_variant_that_passes() -> None:
     )
     assert fake({OWN}, {RIGHT, FUSED}).difference == "fuse_wgrad_accumulation=1"
     assert fake({OWN}, {RIGHT}).in_words == "fails 3 of 3"
+
+
+def test_another_api_that_passes_is_the_contrast() -> None:
+    op = "te:api=op:single_grouped_weight=1:bias=1"
+    found = fake({OWN}, {RIGHT, DISCRETE, f"{op} integers"})
+    assert (found.contrast, found.contrast_passes) == (op, TIMES)
+    assert found.contrast_script == f'"""{op}"""\n{op} integers\n'
+    assert (found.variant, found.in_words.count("passes")) == ("te:api=module:bias=1", 1)
+    assert fake({OWN}, {RIGHT, DISCRETE}).contrast == ""
+
+
+def test_only_an_api_that_passes_here_is_a_contrast_and_another_fault_is_none() -> None:
+    sizes = "m_splits=2:microbatches=1"
+    red = Case.parse(f"torch:api=grouped_mm:grad_output=expanded:{sizes}")
+    with reproducing.bench(red, "cpu", 30.0) as on:
+        assert on.contrasts(red) == [msgspec.structs.replace(red, api="loop")]
+        assert on.contrasts(msgspec.structs.replace(red, api="loop")) == []
+    assert reproducing.Bench(on.executor, "cpu").contrasts(Case.parse(f"faults:api=raises:{sizes}")) == []
 
 
 def test_a_script_that_a_right_layer_does_not_pass_is_not_shown() -> None:

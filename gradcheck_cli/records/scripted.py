@@ -14,7 +14,7 @@ class Ran(Record, frozen=True, kw_only=True):
 
 
 class Scripted(Record, frozen=True, kw_only=True):
-    """A script, and what came of running it and its passing variant."""
+    """A script, and what came of running it and what passes beside it."""
 
     schema: int = SCHEMA_VERSION
     case: str
@@ -24,9 +24,14 @@ class Scripted(Record, frozen=True, kw_only=True):
     variant: str = ""  # the id of the passing case, one axis away
     variant_script: str = ""
     difference: str = ""  # `single_grouped_weight=0`
+    variant_output: str = ""
     passes: int = 0
     of: int = 0
     output: str = ""  # what the failing script printed
+    contrast: str = ""  # the id of the same case of another api of the provider, which passes
+    contrast_script: str = ""
+    contrast_output: str = ""
+    contrast_passes: int = 0
 
     @property
     def shows(self) -> bool:

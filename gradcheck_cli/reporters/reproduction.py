@@ -44,9 +44,24 @@ def step(said: str) -> None:
 
 def header(result: Scripted, failure: Failure, environment: Environment, gradcheck: str) -> list[str]:
     """The first lines of a script: what it shows, what came of running it, and where."""
+    return _docstring(f"{failure}: {result.in_words}.", result.case, environment, gradcheck)
+
+
+def passing_header(
+    result: Scripted, case: str, failure: Failure, environment: Environment, gradcheck: str
+) -> list[str]:
+    """The first lines of what passes beside it: what is otherwise in it, and what came of running it."""
+    variant = case == result.variant
+    told = f"with {result.difference}" if variant else f"of {case.split(':')[1]}"
+    passes = result.passes if variant else result.contrast_passes
+    said = f"No fault {told}: passes {passes} of {result.of}, where the script beside it shows {failure}."
+    return _docstring(said, case, environment, gradcheck)
+
+
+def _docstring(said: str, case: str, environment: Environment, gradcheck: str) -> list[str]:
     return [
-        f'"""{failure}: {result.in_words}.',
-        f"{result.case}",
+        f'"""{said}',
+        case,
         f'Written and run by gradcheck {gradcheck}: {environment_line(environment)}."""',
     ]
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.scripted import Ran
-from gradcheck_cli.reproduce.script import FAULT
+from gradcheck_cli.reproduce.wanted import FAULT
 from gradcheck_cli.roots import without_roots
 from gradcheck_cli.workers.protocol import exit_status
 
@@ -29,7 +29,7 @@ def execute(script: str, timeout: float) -> Ran:
 def execute_in(folder: Path, script: str, timeout: float) -> Ran:
     """The same in a folder in which what the script writes stays."""
     with tempfile.TemporaryFile() as output:
-        file = folder / "reproduce.py"
+        file = folder / "script.py"
         file.write_text(script, "utf-8")
         process = subprocess.Popen(
             [sys.executable, str(file)],

@@ -17,8 +17,9 @@ SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 class Recipe(NamedTuple):
     """Lines of Python: what stands before the import of torch, the imports, and how to make and call the layer.
 
-    `build` ends with `weights` and `biases`, lists of parameters; `call` is an expression of x and splits; `load`
-    writes w (G, N, K) and b (G, N) into them.
+    `build` draws the parameters where the layer does not, so that nothing printed is chance, and ends with `weights`
+    and `biases`, lists of parameters; `call` is an expression of x and splits; `load` writes w (G, N, K) and b (G, N)
+    into them.
     """
 
     variables: dict[str, str]
@@ -26,6 +27,7 @@ class Recipe(NamedTuple):
     build: list[str]
     call: str
     load: list[str]
+    hook: bool = False  # whether main_grad gets what was rounded to the dtype before, as a hook adds it
 
 
 def recipe(case: Case, target: str, variables: dict[str, str], environment: Environment) -> Recipe:
@@ -54,7 +56,10 @@ def _module(case: Case, environment: Environment) -> Recipe:
     return Recipe(
         variables={SWITCH: str(int(native))} if case.path != "auto" and not argument else {},
         imports=["import transformer_engine.pytorch as te"],
-        build=[f"layer = te.GroupedLinear(G, K, N, {', '.join(options)})", *_te_parameters(case)],
+        build=[
+            f"layer = te.GroupedLinear(num_gemms=G, in_features=K, out_features=N, {', '.join(options)})",
+            *_te_parameters(case),
+        ],
         call="layer(x, torch.tensor(splits, device=DEVICE))" if native and argument else "layer(x, splits)",
         load=_te_load(case),
     )
@@ -96,7 +101,7 @@ def _load_each() -> list[str]:
 
 def _torch_parameters(case: Case) -> list[str]:
     sizes, count = ("G, N, K", "1") if case.single_grouped_weight else ("N, K", "G")
-    made = "torch.nn.Parameter(torch.empty({}, dtype=DTYPE, device=DEVICE))"
+    made = "torch.nn.Parameter(torch.randn({}, dtype=DTYPE, device=DEVICE))"
     lines = [f"weights = [{made.format(sizes)} for _ in range({count})]"]
     if case.bias:
         lines.append(f"biases = [{made.format('N')} for _ in range(G)]")
@@ -134,6 +139,7 @@ def _plugged_in(case: Case, target: str) -> Recipe:
     module, _, name = target.partition(":")
     build = [
         f'layer = {name}(Case.parse("{case}"), torch.device(DEVICE))',
+        f"layer.load(torch.randn(G, N, K), {'torch.randn(G, N)' if case.bias else None})",
         "weights = list(layer.weights)",
         *(["biases = list(layer.biases)"] if case.bias else []),
     ]

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reproduce import presence
 from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
+from gradcheck_cli.reproduce.wanted import FAULT, LARGE, SMALL, Unscriptable, Wanted
 
-MOST_LINES = 40
-FAULT = "FAULT:"  # how the line begins that names it; an interpreter that fails ends with 1 as well
-
-# Small integers round nowhere. Larger ones need the roundings that the layer must do. A power of two changes no digit,
-# and is lost where a path has too few exponents. Of normal data only an error beyond some roundings is one.
-Data = Literal["integers", "large integers", "scaled integers", "normal"]
-KINDS: tuple[Data, ...] = ("integers", "large integers", "scaled integers", "normal")
-SMALL, LARGE = 2, {"bf16": 16, "fp16": 64, "fp32": 64}  # sums of some products of large ones outgrow the dtype
-_WIDE = {"x": -70, "w": 20, "g": 40}
-EXPONENTS = {"bf16": _WIDE, "fp16": {"x": -20, "w": 1, "g": 3}, "fp32": _WIDE}
 PREFILL = {"integers": 3.0, "large integers": 257.0, "scaled integers": 3.0, "normal": 3.0}  # 257 is none of bf16's
 ROUNDINGS = {"bf16": 2.0**-5, "fp16": 2.0**-8, "fp32": 2.0**-8}  # of normal data, TF32 included: eight of the dtype's
 
@@ -32,47 +20,6 @@ WRONG = {
 }
 
 
-class Unscriptable(Exception):
-    """No few lines can show this failure; the text says why."""
-
-
-class Wanted(NamedTuple):
-    """What a script is to show, with what data, and where: cuda or cpu."""
-
-    case: Case
-    failure: Failure
-    data: Data
-    device: str
-
-    @property
-    def looks_at_attributes(self) -> bool:
-        """Whether a flag or a buffer's identity is wrong, and no value need be computed."""
-        return self.failure.outcome in (Outcome.PROTOCOL, Outcome.UNEXPECTED) and not self.looks_at_shape
-
-    @property
-    def looks_at_shape(self) -> bool:
-        """Whether the buffer's own shape or dtype is wrong."""
-        return self.failure.diagnosis == "shape or dtype"
-
-    @property
-    def compares(self) -> bool:
-        """Whether the failure is one of a gradient's value, presence or buffer."""
-        return not self.looks_at_attributes and not self.failure.outcome.no_end
-
-    @property
-    def attaches_main_grad(self) -> bool:
-        """Whether the weights need one for the failure to show."""
-        said = self.failure.diagnosis
-        return self.case.fuse_wgrad_accumulation or "main_grad" in said or said == "flag set"
-
-    def power(self, *tensors: str) -> str:
-        """` * 2.0**e`, the power of two of a product of these."""
-        own = dict(EXPONENTS[self.case.dtype])
-        if self.case.grad_output == "expanded":
-            own["g"] = 0
-        return f" * 2.0**{sum(own[one] for one in tensors)}" if self.data == "scaled integers" else ""
-
-
 def body(wanted: Wanted, recipe: Recipe) -> list[str]:
     """Everything below the header, as lines; raises Unscriptable."""
     case, failure = wanted.case, wanted.failure
@@ -81,24 +28,28 @@ def body(wanted: Wanted, recipe: Recipe) -> list[str]:
     if wanted.looks_at_attributes and failure.diagnosis not in WRONG:
         raise Unscriptable(f"{failure}: a few lines cannot look at that")
     variables = [f'os.environ["{name}"] = "{value}"' for name, value in recipe.variables.items()]
+    system = [] if failure.outcome.no_end else ["import sys"]
+    head = [*(["import os", *variables] if variables else []), *system, "import torch", *recipe.imports, ""]
+    if wanted.data == "presence":
+        return [*head, *presence.lines(wanted, recipe)]
     shape = f"{case.num_gemms}, {case.in_features}, {case.out_features}"
-    return [
-        *(["import os", *variables] if variables else []),
-        "import sys",
-        "import torch",
-        *recipe.imports,
-        "",
-        f'G, K, N, DTYPE, DEVICE = {shape}, {DTYPES[case.dtype]}, "{wanted.device}"',
-        f"SPLITS = {[list(case.splits(k)) for k in range(case.microbatches)]}  # tokens of each expert, by microbatch",
-        "torch.manual_seed(0)",
-        _draw(wanted),
+    rest = [
         *recipe.build,
         *_loaded(wanted, recipe),
         *_attached(wanted),
         *_expected(wanted),
         "for splits in SPLITS:",
-        *_indented([*_microbatch(wanted, recipe), *_compared(wanted)]),
+        *_indented([*_microbatch(wanted, recipe), *_compared(wanted, recipe)]),
         *_told(wanted),
+    ]
+    return [
+        *head,
+        f'G, K, N, DTYPE, DEVICE = {shape}, {DTYPES[case.dtype]}, "{wanted.device}"',
+        f"SPLITS = {[list(case.splits(k)) for k in range(case.microbatches)]}  # tokens of each expert, by microbatch",
+        "torch.manual_seed(0)",
+        _draw(wanted),
+        *([STATE] if any("state(" in line for line in rest) else []),
+        *rest,
     ]
 
 
@@ -139,8 +90,7 @@ def _expected(wanted: Wanted) -> list[str]:
     if not wanted.compares:
         return []
     if role == "wgrad":
-        value = f"{PREFILL[wanted.data]}{wanted.power('x', 'g')}" if wanted.case.fuse_wgrad_accumulation else "0.0"
-        return [f"expected = torch.full((G, N, K), {value}, device=DEVICE, dtype=torch.float64)"]
+        return [f"expected = torch.full((G, N, K), {_start(wanted)}, device=DEVICE, dtype=torch.float64)"]
     if role == "bgrad":
         return ["expected = torch.zeros(G, N, device=DEVICE, dtype=torch.float64)"]
     return ["wrong = []"]
@@ -151,37 +101,47 @@ def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
     drawn = f"(draw(sum(splits), K){power})" if power else "draw(sum(splits), K)"
     lines = [f"x = {drawn}.requires_grad_()"]
     if wanted.case.grad_output == "expanded":
-        return [*lines, f"y = {recipe.call}", "y.sum().backward()", "g = torch.ones_like(y)"]
+        ones = ["g = torch.ones_like(y)"] if wanted.compares else []
+        return [*lines, f"y = {recipe.call}", "y.sum().backward()", *ones]
     return [*lines, f"g = draw(sum(splits), N){wanted.power('g')}", f"y = {recipe.call}", "y.backward(g)"]
 
 
-def _compared(wanted: Wanted) -> list[str]:
+def _start(wanted: Wanted) -> str:
+    """What a weight's buffer holds before the first microbatch."""
+    fused = wanted.failure.role == "wgrad" and wanted.case.fuse_wgrad_accumulation
+    return f"{PREFILL[wanted.data]}{wanted.power('x', 'g')}" if fused else "0.0"
+
+
+def _compared(wanted: Wanted, recipe: Recipe) -> list[str]:
     """What is right after a microbatch, in fp64."""
     case, role = wanted.case, wanted.failure.role
     if not wanted.compares:
         return []
+    fused, rounds = role == "wgrad" and case.fuse_wgrad_accumulation, wanted.data == "large integers"
     if role in ("wgrad", "bgrad"):
         own = "gi.T @ xi" if role == "wgrad" else "gi.sum(0)"
-        rounds = wanted.data == "large integers" and not (role == "wgrad" and case.fuse_wgrad_accumulation)
-        step = f"expected[i] = (expected[i] + ({own}).to(DTYPE)).to(DTYPE)" if rounds else f"expected[i] += {own}"
+        own = f"({own}).to(DTYPE)" if rounds and (recipe.hook or not fused) else own
+        step = f"expected[i] = (expected[i] + {own}).to(DTYPE)" if rounds and not fused else f"expected[i] += {own}"
         parts = "zip(x.detach().double().split(splits), g.double().split(splits))"
         return [f"for i, (xi, gi) in enumerate({parts}):", f"    {step}"]
     found, rows, factor = ("y.detach()", "x.detach()", "w.double()[i].T")
     if role == "dgrad":
         found, rows, factor = ("x.grad", "g", "w.double()[i]")
     bias = f" + 1.0{wanted.power('x', 'w')}" if role == "fprop" and case.bias else ""
+    whole = f"torch.cat([r @ {factor}{bias} for i, r in enumerate({rows}.double().split(splits))])"
     return [
-        f"expected = torch.cat([r @ {factor}{bias} for i, r in enumerate({rows}.double().split(splits))])",
+        f"expected = {whole}.to(DTYPE).double()" if rounds else f"expected = {whole}",
         f"found = {found}",
-        f"if found is None or {_differs(wanted, 'found', 'expected')}: wrong.append(splits)",
+        f"if found is None or {_differs(wanted, 'found', 'expected')}:",
+        "    wrong.append(splits)",
+        *_indented(_beside(wanted, "found", "expected", "microbatch {splits}")),
+        "assert expected.any() or not sum(splits)  # or nothing could be seen",
     ]
 
 
 def _differs(wanted: Wanted, found: str, expected: str) -> str:
     if wanted.data == "normal":
         return f"({found} - {expected}).norm() > {ROUNDINGS[wanted.case.dtype]} * {expected}.norm()"
-    if wanted.data == "large integers" and wanted.failure.role in ("fprop", "dgrad"):
-        expected = f"{expected}.to(DTYPE).double()"
     differs = f"not torch.equal({found}.double(), {expected})"
     if not wanted.looks_at_shape:
         return differs
@@ -189,30 +149,45 @@ def _differs(wanted: Wanted, found: str, expected: str) -> str:
     return f"{found}.dtype != {dtype} or {differs}"
 
 
+def _beside(wanted: Wanted, found: str, expected: str, where: str) -> list[str]:
+    """What was found beside what was expected, where they differ most; or why there is no such element."""
+    if not (wanted.failure.outcome.wrong_value or wanted.failure.outcome is Outcome.NONFINITE):
+        return [f'print(f"{where}: expected", state({expected}), "found", state({found}))']
+    values = f"expected {{{expected}.flatten()[at]:.8g}}, found {{{found}.flatten()[at]:.8g}}"
+    return [f"at = ({found} - {expected}).abs().argmax()", f'print(f"{where}, where they differ most: {values}")']
+
+
 STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dtype}, largest {t.abs().max():.4g}"'
 
 
 def _told(wanted: Wanted) -> list[str]:
     """Where each gradient went, the fault, and the exit code."""
-    role, said = wanted.failure.role, f"{wanted.failure.role} is not what it must be"
-    lines = [STATE, *(['print("input.grad:", state(x.grad))'] if sum(wanted.case.splits()) else [])]
-    lines += ["for i, p in enumerate(weights):", '    print(f"weight {i}: .grad", state(p.grad))']
-    if wanted.attaches_main_grad:
-        lines.append('    print("  main_grad", state(p.main_grad), "added:", p.grad_added_to_main_grad)')
-    of = "experts"
+    role, said, of = wanted.failure.role, f"{wanted.failure.role} is not what it must be", "experts"
+    if wanted.failure.outcome.no_end:
+        return ['print("ok: it has come to its end")']
+    lines = [] if wanted.compares and role in ("fprop", "dgrad") else _states(wanted)
     if wanted.looks_at_attributes:
         test, said = WRONG[wanted.failure.diagnosis]
         of = "weights"
         lines.append(f"wrong = [i for i, p in enumerate(weights) if {test}]")
-    elif not wanted.compares:
-        lines.append("wrong = []  # it has come to its end")
     elif role in ("wgrad", "bgrad"):
         differs = _differs(wanted, "found[i]", "expected[i]")
         lines += [_found(wanted), f"wrong = [i for i in range(G) if found[i] is None or {differs}]"]
+        lines += ["for i in wrong[:1]:", *_indented(_beside(wanted, "found[i]", "expected[i]", "expert {i}"))]
+        if any(sum(wanted.case.splits(k)) for k in range(wanted.case.microbatches)):
+            lines.append(f"assert (expected != {_start(wanted)}).any()  # or nothing could be seen")
     else:
         of = "microbatches of"
     ending = f'print("{FAULT} {said}: {of}" if wrong else "ok", wrong or "")'
     return [*lines, ending, "sys.exit(bool(wrong))"]
+
+
+def _states(wanted: Wanted) -> list[str]:
+    """What became of the gradients, whichever is wrong."""
+    lines = ['print("input.grad:", state(x.grad))'] if sum(wanted.case.splits(wanted.case.microbatches - 1)) else []
+    main_grad = ', "main_grad", state(p.main_grad), "added:", p.grad_added_to_main_grad'
+    each = f'print(f"weight {{i}}: .grad", state(p.grad){main_grad if wanted.attaches_main_grad else ""})'
+    return [*lines, "for i, p in enumerate(weights):", f"    {each}"]
 
 
 def _found(wanted: Wanted) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,7 +11,7 @@ from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.reproduce.execute import shows
-from gradcheck_cli.reproduce.script import KINDS, MOST_LINES, Data, Unscriptable
+from gradcheck_cli.reproduce.wanted import MOST_LINES, Data, Unscriptable, kinds
 
 TIMES = 3
 # Axis -> what to look at instead, one axis at a time, until a case passes.
@@ -28,40 +29,43 @@ OTHERWISE: dict[str, tuple[object, ...]] = {
 }
 
 Write = Callable[[Case, Data], list[str]]
-Run = Callable[[str], Ran]
+Run = Callable[[str, str], Ran]  # of a script, and of words for what it is
+
+
+class Headers(NamedTuple):
+    """The lines above each body: the result is in them, so that they are written last."""
+
+    script: Callable[[Scripted], list[str]]
+    passing: Callable[[Scripted, str], list[str]]  # of the variant, or of the contrast, by its case
 
 
 def scripted(
-    failure: Failure,
-    case: Case,
-    passing: Sequence[Case],
-    write: Write,
-    run: Run,
-    head: Callable[[Scripted], list[str]],
+    failure: Failure, case: Case, passing: Sequence[Case], write: Write, run: Run, headers: Headers
 ) -> Scripted:
-    """A script that failed each time, and beside it the first passing variant of which the script passed each time.
+    """A script that failed each time, and beside it what passed each time: a variant, and another api of the provider.
 
-    `head` writes the lines above the body: the result is in them, so that they are written last.
+    `passing` are cases to try for either, nearest first.
     """
     why: list[str] = []
-    for data in KINDS:
+    for data in kinds(case, failure):
         try:
             lines = write(case, data)
-            tried = _tried(failure, case, lines, run)
+            tried = _tried(failure, case, lines, data, run)
             if not tried.shows:
                 why.append(f"{data}: {tried.in_words}")
                 continue
-            tried = _beside(tried, case, passing, data, write, run)
-            ran = run(_text(write(control(case), data)))
+            tried = _beside(tried, case, [one for one in passing if one.api == case.api], data, write, run)
+            ran = run(_text(write(control(case), data)), "torch's own layer")
             if ran.fault:  # then it is the lines that are wrong, or this data
                 why.append(f"{data}: torch's own layer does not pass either: {ran.fault}")
                 continue
+            tried = _contrast(tried, [one for one in passing if one.api != case.api], data, write, run)
         except Unscriptable as error:
             return Scripted(case=str(case), script="", why_not=str(error))
-        whole = [*head(tried), *lines]
+        whole = [*headers.script(tried), *lines]
         if len(whole) > MOST_LINES:
             return Scripted(case=str(case), script="", why_not=f"{len(whole)} lines, expected {MOST_LINES} at most")
-        return msgspec.structs.replace(tried, script=_text(whole))
+        return _headed(msgspec.structs.replace(tried, script=_text(whole)), headers)
     return Scripted(case=str(case), script="", why_not="; ".join(why), of=TIMES)
 
 
@@ -70,8 +74,19 @@ def control(case: Case) -> Case:
     return msgspec.structs.replace(case, provider="torch", api="loop", path="auto")
 
 
-def _tried(failure: Failure, case: Case, lines: list[str], run: Run) -> Scripted:
-    runs = list(_until(lambda ran: not shows(ran, failure), _text(lines), run))
+def _headed(tried: Scripted, headers: Headers) -> Scripted:
+    """What passes says so itself, as what fails does."""
+    texts = {"variant": tried.variant_script, "contrast": tried.contrast_script}
+    headed = {
+        f"{name}_script": _text(headers.passing(tried, getattr(tried, name))) + text
+        for name, text in texts.items()
+        if text
+    }
+    return msgspec.structs.replace(tried, **headed)
+
+
+def _tried(failure: Failure, case: Case, lines: list[str], data: Data, run: Run) -> Scripted:
+    runs = list(_until(lambda ran: not shows(ran, failure), _text(lines), run, f"the script ({data})"))
     fails = sum(shows(one, failure) for one in runs)
     return Scripted(case=str(case), script=_text(lines), fails=fails, of=TIMES, output=runs[-1].output)
 
@@ -79,20 +94,40 @@ def _tried(failure: Failure, case: Case, lines: list[str], run: Run) -> Scripted
 def _beside(tried: Scripted, case: Case, passing: Sequence[Case], data: Data, write: Write, run: Run) -> Scripted:
     """The script with the first variant whose own passes each time; alone, where there is none."""
     for variant in passing:
-        text = _text(write(variant, data))
-        passes = sum(not one.fault for one in _until(lambda ran: bool(ran.fault), text, run))
-        if passes == TIMES:
-            told = difference(case, variant)
+        told, text = difference(case, variant), _text(write(variant, data))
+        if output := _passed(text, run, f"the variant with {told}"):
             return msgspec.structs.replace(
-                tried, variant=str(variant), variant_script=text, difference=told, passes=passes
+                tried,
+                variant=str(variant),
+                variant_script=text,
+                variant_output=output[-1],
+                difference=told,
+                passes=TIMES,
             )
     return tried
 
 
-def _until(enough: Callable[[Ran], bool], script: str, run: Run) -> Iterator[Ran]:
+def _contrast(tried: Scripted, passing: Sequence[Case], data: Data, write: Write, run: Run) -> Scripted:
+    """The script with the first other api whose own passes each time."""
+    for other in passing:
+        text = _text(write(other, data))
+        if output := _passed(text, run, f"the same of api={other.api}"):
+            return msgspec.structs.replace(
+                tried, contrast=str(other), contrast_script=text, contrast_output=output[-1], contrast_passes=TIMES
+            )
+    return tried
+
+
+def _passed(script: str, run: Run, what: str) -> list[str]:
+    """What it printed each time; nothing where it did not pass each time."""
+    runs = list(_until(lambda ran: bool(ran.fault), script, run, what))
+    return [one.output for one in runs] if not any(one.fault for one in runs) else []
+
+
+def _until(enough: Callable[[Ran], bool], script: str, run: Run, what: str) -> Iterator[Ran]:
     """As often as asked; one that does not do at once what it must is not run again."""
-    for _ in range(TIMES):
-        ran = run(script)
+    for number in range(1, TIMES + 1):
+        ran = run(script, f"{what}, run {number} of {TIMES}")
         yield ran
         if enough(ran):
             return
@@ -114,3 +149,10 @@ def variants(case: Case) -> Iterator[Case]:
         for value in values:
             if getattr(case, axis) != value:
                 yield msgspec.structs.replace(case, **{axis: value})
+
+
+def contrasts(case: Case, apis: Sequence[str]) -> Iterator[Case]:
+    """The same case of another api of its provider, which takes its path by itself."""
+    for api in apis:
+        if api != case.api:
+            yield msgspec.structs.replace(case, api=api, path="auto")

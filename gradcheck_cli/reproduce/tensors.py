@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradcheck_cli.records.scripted import Ran
-from gradcheck_cli.reproduce.script import FAULT
+from gradcheck_cli.reproduce.wanted import FAULT
 
 FILE = "tensors.safetensors"
 LARGEST = 1 << 20  # bytes: the smallest case that fails holds a few hundred

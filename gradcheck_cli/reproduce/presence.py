@@ -1,0 +1,106 @@
+"""Which few lines show that a gradient is missing? Forward, backward, and a look into its buffer: no reference."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
+from gradcheck_cli.reproduce.wanted import FAULT, Wanted
+
+_PREFILL = "3.0"
+_LONGEST = 100
+
+
+def lines(wanted: Wanted, recipe: Recipe) -> list[str]:
+    """What stands below the variables and the imports."""
+    build = [folded for line in recipe.build for folded in _folded(_named(wanted, line))]
+    return ["torch.manual_seed(0)", *build, *_attached(wanted), *_steps(wanted, recipe), "", *_told(wanted)]
+
+
+def _named(wanted: Wanted, line: str) -> str:
+    """A line of a recipe with what its names stand for: there are too few lines for names."""
+    case = wanted.case
+    values = {
+        "G": str(case.num_gemms),
+        "K": str(case.in_features),
+        "N": str(case.out_features),
+        "DTYPE": DTYPES[case.dtype],
+        "DEVICE": f'"{wanted.device}"',
+    }
+    return re.sub(r"\b(G|K|N|DTYPE|DEVICE)\b", lambda found: values[found[0]], line)
+
+
+def _folded(line: str) -> list[str]:
+    """A long call, its arguments on lines of their own."""
+    head, _, arguments = line.partition("(")
+    if len(line) <= _LONGEST or not line.endswith(")"):
+        return [line]
+    parts = textwrap.wrap(f"{arguments[:-1]},", _LONGEST, break_long_words=False, break_on_hyphens=False)
+    return [f"{head}(", *(f"    {part}" for part in parts), ")"]
+
+
+def _attached(wanted: Wanted) -> list[str]:
+    if not wanted.case.fuse_wgrad_accumulation:
+        return []
+    return [
+        "for p in weights:  # as a data-parallel wrapper does",
+        f'    p.main_grad = torch.full(p.shape, {_PREFILL}, device="{wanted.device}")',
+        "    p.grad_added_to_main_grad = False",
+    ]
+
+
+def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
+    """Forward and backward, once for each microbatch."""
+    case = wanted.case
+    splits = [list(case.splits(k)) for k in range(case.microbatches)]
+    once = len(splits) == 1
+    tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
+    call = re.sub(r"\bsplits\b", given, _named(wanted, recipe.call))
+    back = "y.sum().backward()" if case.grad_output == "expanded" else "y.backward(torch.randn_like(y))"
+    step = [
+        f"x = torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, "
+        f'device="{wanted.device}", requires_grad=True)',
+        f"y = {call}",
+        back,
+    ]
+    return step if once else [f"for splits in {splits}:", *(f"    {line}" for line in step)]
+
+
+def _told(wanted: Wanted) -> list[str]:
+    """Where the gradients are, the fault, and the exit code."""
+    said = ['print("input.grad:", "None" if x.grad is None else "arrived")']
+    role = wanted.failure.role
+    if role == "dgrad":
+        return [*said, "missing = x.grad is None", *_ending(role, ""), "sys.exit(missing)"]
+    if role == "wgrad" and wanted.case.fuse_wgrad_accumulation:
+        return [*said, *_untouched(wanted), *_ending(role, "experts"), "sys.exit(bool(missing))"]
+    name, parameters = ("weight", "weights") if role == "wgrad" else ("bias", "biases")
+    return [
+        *said,
+        f"for i, p in enumerate({parameters}):",
+        f'    print(f"{name} {{i}}: .grad", "None" if p.grad is None else "arrived")',
+        f"missing = [i for i, p in enumerate({parameters}) if p.grad is None]",
+        *_ending(role, parameters),
+        "sys.exit(bool(missing))",
+    ]
+
+
+def _untouched(wanted: Wanted) -> list[str]:
+    """Which experts have rows, and still their prefill; one without tokens rightly keeps it."""
+    case = wanted.case
+    busy = [i for i in range(case.num_gemms) if any(case.splits(k)[i] for k in range(case.microbatches))]
+    packed = case.single_grouped_weight
+    each = "weights[0].main_grad" if packed else "[p.main_grad for p in weights]"
+    only = "" if len(busy) == case.num_gemms else f"i in {busy} and "
+    return [
+        "for i, p in enumerate(weights):",
+        f'    main_grad = "still {_PREFILL}" if (p.main_grad == {_PREFILL}).all() else "written"',
+        '    print(f"weight {i}: .grad", "None" if p.grad is None else "set", "and main_grad", main_grad)',
+        f"missing = [i for i, held in enumerate({each}) if {only}(held == {_PREFILL}).all()]",
+    ]
+
+
+def _ending(role: str, of: str) -> list[str]:
+    listed = f': {of} {{missing}}"' if of else '"'
+    return [f'print(f"{FAULT} {role} is missing{listed} if missing else "ok")']

@@ -1,0 +1,70 @@
+"""What is a script to show, and with what data?"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.verdict import Outcome
+
+MOST_LINES = 40
+FAULT = "FAULT:"  # how the line begins that names it; an interpreter that fails ends with 1 as well
+
+# Of a gradient that is not there no value need be computed: normal data do, and no reference. Small integers round
+# nowhere. Larger ones need the roundings that the layer must do. A power of two changes no digit, and is lost where a
+# path has too few exponents. Of normal data only an error beyond some roundings is one.
+Data = Literal["presence", "integers", "large integers", "scaled integers", "normal"]
+KINDS: tuple[Data, ...] = ("integers", "large integers", "scaled integers", "normal")
+SMALL, LARGE = 2, {"bf16": 16, "fp16": 64, "fp32": 64}  # sums of some products of large ones outgrow the dtype
+_WIDE = {"x": -70, "w": 20, "g": 40}
+EXPONENTS = {"bf16": _WIDE, "fp16": {"x": -20, "w": 1, "g": 3}, "fp32": _WIDE}
+
+
+class Unscriptable(Exception):
+    """No few lines can show this failure; the text says why."""
+
+
+class Wanted(NamedTuple):
+    """What a script is to show, with what data, and where: cuda or cpu."""
+
+    case: Case
+    failure: Failure
+    data: Data
+    device: str
+
+    @property
+    def looks_at_attributes(self) -> bool:
+        """Whether a flag or a buffer's identity is wrong, and no value need be computed."""
+        return self.failure.outcome in (Outcome.PROTOCOL, Outcome.UNEXPECTED) and not self.looks_at_shape
+
+    @property
+    def looks_at_shape(self) -> bool:
+        """Whether the buffer's own shape or dtype is wrong."""
+        return self.failure.diagnosis == "shape or dtype"
+
+    @property
+    def compares(self) -> bool:
+        """Whether the failure is one of a gradient's value, presence or buffer."""
+        return not self.looks_at_attributes and not self.failure.outcome.no_end
+
+    @property
+    def attaches_main_grad(self) -> bool:
+        """Whether the weights need one for the failure to show."""
+        said = self.failure.diagnosis
+        return self.case.fuse_wgrad_accumulation or "main_grad" in said or said == "flag set"
+
+    def power(self, *tensors: str) -> str:
+        """` * 2.0**e`, the power of two of a product of these."""
+        own = dict(EXPONENTS[self.case.dtype])
+        if self.case.grad_output == "expanded":
+            own["g"] = 0
+        return f" * 2.0**{sum(own[one] for one in tensors)}" if self.data == "scaled integers" else ""
+
+
+def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
+    """The data to try, in order; presence first, where a buffer that must hold the gradient is None or untouched."""
+    fused = case.fuse_wgrad_accumulation and failure.role == "wgrad"
+    absent = failure.diagnosis == ("untouched" if fused else "none")
+    missing = failure.outcome is Outcome.MISSING and failure.role in ("dgrad", "wgrad", "bgrad") and absent
+    return ("presence", *KINDS) if missing else KINDS
