@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -27,6 +29,8 @@ PREFIXES = (
     "OMP_NUM_THREADS",
 )
 PROBE_BYTES = 64 << 20
+NO_CONTAINER = "none seen"
+_MARKS = {"Docker": "/.dockerenv", "Podman": "/run/.containerenv", "Apptainer": "/.singularity.d"}
 
 
 def open_device(name: str) -> torch.device:
@@ -80,6 +84,11 @@ def environment(device: torch.device, variables: dict[str, str]) -> Environment:
         device_name=name,
         compute_capability=capability,
         variables=variables,
+        system=system(),
+        container=container(),
+        installed={
+            name: how for name in ("torch", "transformer_engine") if name in versions and (how := installer(name))
+        },
     )
 
 
@@ -87,6 +96,46 @@ def recorded_variables() -> dict[str, str]:
     """The variables of this process that a report names."""
     named = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)}
     return {name: "(a path)" if os.sep in value else value for name, value in named.items()}
+
+
+def system() -> str:
+    """`Ubuntu 24.04.2 LTS`; the name of the kernel where no file says it."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "") or platform.system()
+    except OSError:
+        return platform.system()
+
+
+def container() -> str:
+    """The kind of container this process is in, by the mark that each leaves; "none seen" where there is none."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "Kubernetes"
+    return next((kind for kind, mark in _MARKS.items() if Path(mark).exists()), NO_CONTAINER)
+
+
+def installer(distribution: str) -> str:
+    """`pip, from a package index`, as the installer wrote it down (PEP 376, PEP 610); no address and no folder."""
+    try:
+        found = metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+    written, direct = found.read_text("INSTALLER") or "", found.read_text("direct_url.json")
+    tool = written.strip() if re.fullmatch(r"[a-z][\w-]{0,20}\s*", written) else "an unknown installer"
+    return f"{tool}, {_origin(direct) if direct else 'from a package index'}"
+
+
+def _origin(direct: str) -> str:
+    """Where a direct reference leads to, without its address, which may be private."""
+    try:
+        said = json.loads(direct)
+    except ValueError:
+        return "from a direct reference"
+    if not isinstance(said, dict) or "dir_info" in said:
+        return "from a folder of sources"
+    commit = str((said.get("vcs_info") or {}).get("commit_id", ""))
+    if re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        return f"from sources at commit {commit[:12]}"
+    return "from a file"
 
 
 def cublaslt() -> str:

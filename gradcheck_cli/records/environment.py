@@ -17,6 +17,9 @@ class Environment(Record, frozen=True, kw_only=True):
     device_name: str = ""
     compute_capability: tuple[int, int] | None = None
     variables: dict[str, str] = {}  # NVTE_* and the like, as they were when the library was imported
+    system: str = ""  # the operating system, as it calls itself
+    container: str = ""  # Docker, Podman, ...; "none seen" where nothing shows one; "" where nobody looked
+    installed: dict[str, str] = {}  # a distribution of `versions` -> how: "pip, from a package index"
 
     def version(self, name: str) -> Version:
         """A version as numbers, () where the thing is not there."""
