@@ -18,7 +18,12 @@ class Term(Record, frozen=True, kw_only=True):
     @property
     def length(self) -> int:
         """How many values must be named to tell it."""
-        return min(len(self.values), len(self.others)) if self.others else len(self.values)
+        return len(self.told)
+
+    @property
+    def told(self) -> list[str | int]:
+        """The values that are named to tell it: those that it has not, where they are fewer."""
+        return self.others if self.others and len(self.others) < len(self.values) else self.values
 
 
 class Nearest(Record, frozen=True, kw_only=True):

@@ -9,12 +9,20 @@ from rich.console import Console
 from rich.text import Text
 
 from gradcheck_cli.records.sealed import Verified
+from gradcheck_cli.reporters.issue import Recognised
 from gradcheck_cli.reporters.plain_text import one_line
+from gradcheck_cli.reporters.standard_output import complain
 
 
 def step(said: str, console: Console) -> None:
     """What is being done now: it may take minutes."""
     console.print(Text(said, style="dim"), soft_wrap=True)
+
+
+def known(one: Recognised) -> None:
+    """On stderr, that a failure was reported before: a second report of it is of no use."""
+    counted = f"{one.cases} case{'' if one.cases == 1 else 's'}"
+    complain(f"{counted} of this failure are known as {one}: look there before you report it again")
 
 
 def written(title: str, files: Mapping[Path, int], console: Console) -> None:

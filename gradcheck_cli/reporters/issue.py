@@ -1,26 +1,38 @@
-"""How is a fault reported to those who can mend it? The fields of Transformer Engine's bug template, filled in."""
+"""How is a fault reported to those who can mend it? In the fields of their bug template, filled in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import NamedTuple
 
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.report import Report
-from gradcheck_cli.records.rule import Rule
+from gradcheck_cli.records.rule import Nearest, Rule
 from gradcheck_cli.records.scripted import Scripted
-from gradcheck_cli.records.verdict import Verdict
-from gradcheck_cli.reporters import issue_environment, issue_title, markdown, rules, summary
+from gradcheck_cli.records.verdict import Finding, Verdict
+from gradcheck_cli.reporters import issue_environment, issue_script, issue_title, markdown, summary
+from gradcheck_cli.reporters import issue_words as words
 from gradcheck_cli.reporters.issue_evidence import Evidence
 from gradcheck_cli.reporters.marks import code, escaped
-from gradcheck_cli.reporters.plain_text import printable
 
 FILE = "issue.md"
 _FOLDED_FROM = 24  # lines of a table that would push the rest out of sight
-_MOST_OUTPUT = 30
-_NO_RUN = "No script was run for this report: it says what the files of the recorded run say."
+_MOST_OTHERS = 12
+_DISTRIBUTION = "gradcheck-cli"
+
+
+class Recognised(NamedTuple):
+    """A failure that was known before: where it is told, of which versions, and how many of the cases are it."""
+
+    link: str
+    where: str  # "transformer-engine >=2.14,<2.19, sm90"; "" for everywhere
+    cases: int
+
+    def __str__(self) -> str:
+        return f"{self.link}{f' ({self.where})' if self.where else ''}"
 
 
 class Told(NamedTuple):
@@ -32,7 +44,11 @@ class Told(NamedTuple):
     verdict: Verdict  # of the case that stands for the rule
     minimised: Minimised | None = None
     scripted: Scripted | None = None
-    here: Environment | None = None  # where the script was run
+    more: Sequence[Scripted] = ()  # of the other kinds of the fault
+    here: Environment | None = None  # where the scripts were run
+    always: Mapping[str, str | int] = {}  # what the run never varied and is not the default
+    near: Nearest | None = None  # the case that passed beside `verdict`
+    known: Sequence[Recognised] = ()
 
 
 class Part(NamedTuple):
@@ -58,7 +74,18 @@ def text(told: Told, limit: int = markdown.LIMIT) -> str:
 
 def title(told: Told) -> str:
     """The title alone."""
-    return issue_title.title(told.rule, told.verdict.axes)
+    finding = _finding(told)
+    return issue_title.title(told.rule, told.verdict.axes, finding.why if finding else "", told.always)
+
+
+def evidence(told: Told) -> Evidence:
+    """What the run says of the rule."""
+    return Evidence(told.report, told.rule, told.verdict, told.always)
+
+
+def _finding(told: Told) -> Finding | None:
+    alike = (one for one in told.verdict.findings if one.outcome is told.rule.outcome)
+    return next((one for one in alike if one.slot.partition("[")[0] == told.rule.role), None)
 
 
 def _joined(told: Told, parts: list[Part]) -> str:
@@ -72,7 +99,7 @@ def _heading(text: str) -> str:
     """The title as it will be pasted, where nothing in it would be taken for a mark."""
     return (
         text
-        if re.fullmatch(r"[\w .,:;()=!\"+/-]*", text) and not re.search(r"(?<!\w)_|_(?!\w)", text)
+        if re.fullmatch(r"[\w .,:;()=!\"'%+/\[\]-]*", text) and not re.search(r"(?<!\w)_|_(?!\w)|\][\[(:]", text)
         else escaped(text)
     )
 
@@ -82,84 +109,84 @@ def _left_out(part: Part) -> Part:
 
 
 def _parts(told: Told) -> list[Part]:
-    evidence, where = Evidence(told.report, told.rule), told.here or told.report.environment
+    shown, where = evidence(told), told.here or told.report.environment
+    # Transformer Engine asks for more than the plain fields that others are content with.
+    of_te = told.verdict.axes.get("provider") == "te"
+    steps = "Steps/Code to reproduce bug" if of_te else "To reproduce"
     return [
-        Part("Describe the bug", [evidence.condition(told.verdict.axes), "", *evidence.arrival()]),
-        Part("", evidence.isolation(), 3, "How it was isolated"),
-        Part("Steps/Code to reproduce bug", _steps(told)),
-        *_script(told),
-        Part("Expected behavior", evidence.expected()),
-        Part("Actual behavior", evidence.actual()),
-        Part("", _matrix(told.report), 4, "The table of the whole matrix"),
-        Part("Environment overview (please complete the following information)", issue_environment.overview(where)),
-        Part("Environment details", issue_environment.details(where), 1, "The list of versions"),
-        Part("Device details", issue_environment.device(where)),
-        Part("Additional context", _context(told, evidence)),
+        Part("Describe the bug", _described(told, shown)),
+        Part(steps, issue_script.steps(told.verdict.case, told.scripted, told.minimised, counted=_counted(told))),
+        *(Part("", *one) for one in issue_script.parts(told.scripted, told.more)),
+        Part("Expected behavior", shown.expected(told.near)),
+        Part("Actual behavior", shown.actual()),
+        Part("", _matrix(shown), 4, "The table of what ran"),
+        *(_te_environment(where) if of_te else [Part("Versions", issue_environment.plain(where), 1, "Their list")]),
+        Part("Additional context", _context(told, shown)),
         *([Part("", _elsewhere(told), 5, "What else failed")] if _differs(told) or told.others else []),
     ]
 
 
-def _steps(told: Told) -> list[str]:
-    lines, shown = [], told.scripted
-    small = (
-        told.minimised if told.minimised and not (shown and shown.shows and shown.case != told.minimised.case) else None
-    )
-    case = small.case if small else told.verdict.case
-    if shown and shown.shows:
-        lines += [
-            f"The script below {escaped(shown.in_words)}, each time in a fresh process. It ends with exit code 1."
-        ]
-    elif shown:
-        lines += [f"No script shows this without gradcheck: {escaped(shown.why_not)}."]
-    else:
-        lines += [_NO_RUN]
-    if small and small.asked != small.case:
-        count = len(small.trail)
-        lines += [f"It is the smallest case that fails alike; {count} were run on the way from {code(small.asked)}."]
-    return [*lines, "", f"With gradcheck: {code(summary.reproducer(case))}"]
-
-
-def _script(told: Told) -> list[Part]:
-    shown = told.scripted
-    if not shown or not shown.shows:
-        return []
-    output = printable(shown.output).splitlines()
-    cut = ["..."] if len(output) > _MOST_OUTPUT else []
-    said = ["It prints:", "", *_fenced([*cut, *output[-_MOST_OUTPUT:]], "text")]
-    variant = f" {code('variant.py')} in the archive is the variant, {code(shown.variant)}." if shown.variant else ""
+def _te_environment(where: Environment) -> list[Part]:
     return [
-        Part("", _fenced(shown.script.rstrip("\n").splitlines(), "python"), 1, "The script, script.py,"),
-        Part("", said + ["", variant.strip()] * bool(variant), 2, "Its output"),
+        Part("Environment overview (please complete the following information)", issue_environment.overview(where)),
+        Part("Environment details", issue_environment.details(where), 1, "The list of versions"),
+        Part("Device details", issue_environment.device(where)),
     ]
 
 
-def _fenced(lines: list[str], language: str) -> list[str]:
-    fence = "```"
-    while any(fence in line for line in lines):
-        fence += "`"
-    return [f"{fence}{language}", *lines, fence]
+def _described(told: Told, shown: Evidence) -> list[str]:
+    isolated = [] if told.scripted and told.scripted.shows and told.scripted.variant else shown.isolation(told.near)
+    blocks = [
+        [_known(one, told.rule) for one in told.known],
+        [shown.head()],
+        shown.kinds_in_words(),
+        shown.consequence(),
+        *([line] for line in [*shown.extent(), *isolated]),
+    ]
+    lines = [line for block in blocks if block for line in ("", *block)]
+    return lines[1:]
 
 
-def _matrix(report: Report) -> list[str]:
-    lines = [line.replace("## ", "#### ", 1) if line.startswith("## ") else line for line in markdown.tables(report)]
-    head = f"The whole run: {escaped(summary.headline(report.tally))}."
+def _counted(told: Told) -> bool:
+    """Whether the text above the script holds numbers, which are those of a case of the run."""
+    finding = _finding(told)
+    return finding is not None and words.has_numbers(finding)
+
+
+def _known(one: Recognised, rule: Rule) -> str:
+    of = rule.failing if rule.found else len(rule.exceptions)
+    share = "This failure is" if one.cases == of else f"{one.cases} of these {of} cases are"
+    where = f", in {code(one.where)}" if one.where else ""
+    return f"{share} known as {one.link}{where}: what is new belongs there."
+
+
+def _matrix(shown: Evidence) -> list[str]:
+    lines = shown.runs.table(shown.telling(), shown.rule.terms, issue_title.api(shown.red.axes))
     if len(lines) < _FOLDED_FROM:
-        return [head, "", *lines]
-    return [head, "", "<details><summary>the full matrix</summary>", "", *lines, "", "</details>"]
+        return lines
+    return ["<details><summary>what ran</summary>", "", *lines, "", "</details>"]
 
 
-def _context(told: Told, evidence: Evidence) -> list[str]:
+def _context(told: Told, shown: Evidence) -> list[str]:
     run = told.report.run
-    lines = [*evidence.contrast(), f"- The rule behind it: {escaped(rules.sentence(told.rule))}."]
-    if proved := summary.proof(told.report.verdicts):
-        lines += [f"- That the comparison can fail was tried: {escaped(proved)}."]
     again = markdown.command_line(_without_output(run.command))
-    lines += [
-        f"- The whole run again: {code(again)} (gradcheck {escaped(run.gradcheck)}, run of {escaped(run.started)}).",
-        "- `bundle.zip`, attached, has report, journal, logs, scripts and, where small, the tensors of the failing "
-        "one; `gradcheck verify bundle.zip` compares their hashes.",
+    home = _home()
+    return [
+        *shown.contrast(),
+        f"- Written by gradcheck {escaped(run.gradcheck)}{f', {home}' if home else ''}: the harness that ran this, and "
+        f"compares every gradient of a layer with one computed in fp64. The whole run again: {code(again)}.",
+        "- `bundle.zip`, attached, has the report of every case, the journal, logs, scripts and, where small, the "
+        "tensors of the failing one, with the hash of each file.",
     ]
-    return lines
+
+
+def _home() -> str:
+    """Where gradcheck is to be had, as its own metadata says; "" where that names no address."""
+    try:
+        found = metadata.metadata(_DISTRIBUTION).get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    return next((str(one).partition(",")[2].strip() for one in found if "http" in str(one)), "")
 
 
 def _without_output(command: Sequence[str]) -> list[str]:
@@ -183,5 +210,15 @@ def _elsewhere(told: Told) -> list[str]:
         lines += [f"The environment above is that of the script. The run was recorded on {escaped(recorded)}."]
     if told.others:
         lines += [*[""] * bool(lines), "What else failed in the same run, and is not spoken of here:", ""]
-        lines += [f"- {escaped(rules.sentence(rule))}" for rule in told.others]
+        lines += [f"- {_other(rule)}" for rule in told.others[:_MOST_OTHERS]]
+        more = len(told.others) - _MOST_OTHERS
+        lines += [f"- {more} more; report.json has all"] if more > 0 else []
     return lines
+
+
+def _other(rule: Rule) -> str:
+    said = words.prose(words.fault(rule.role, rule.outcome, rule.diagnosis))
+    if not rule.found:
+        return f"{said}, in {len(rule.exceptions)} cases"
+    met = " and ".join(words.term(term) for term in rule.terms)
+    return f"{said}, in {rule.failing} of the {rule.of} cases{f' with {code(met)}' if met else ''}"

@@ -7,6 +7,8 @@ from gradcheck_cli.reporters.marks import code, escaped
 from gradcheck_cli.reporters.plain_text import excerpt
 
 BLANK = "(please fill in)"
+NO_CONTAINER = "none seen"  # as compute/machine.py records it
+_BARE = "no container was seen: bare metal or a virtual machine"
 _IMAGE = "NVIDIA_PYTORCH_VERSION"  # set in NVIDIA's PyTorch containers: 26.06
 # In the order of the template; then what it does not ask for and a maintainer does.
 _DETAILS = {
@@ -24,17 +26,20 @@ _LONGEST = 300
 def overview(where: Environment) -> list[str]:
     """Location, method of install, and the container's commands."""
     image = _image(where)
-    location = f"Docker, {code(image)}" if image else f"{BLANK}: bare metal, Docker, or which cloud"
-    installed = "as the image has it" if image else f"{BLANK}: pip install or from source, with the exact commands"
+    location = f"Docker, {code(image)}" if image else _location(where.container)
+    how = where.installed.get("transformer_engine", "")
+    installed = _told(how) if how else f"{BLANK}: pip install or from source, with the exact commands"
     docker = f"docker pull {image}; docker run --gpus all --rm -it {image}" if image else ""
-    told = (
-        code(docker) if docker else f"{BLANK} where it was a container: docker pull IMAGE; docker run --gpus all IMAGE"
-    )
-    return [
-        f"- Environment location: {location}",
-        f"- Method of Transformer Engine install: {installed}",
-        f"- Container: {told}",
-    ]
+    lines = [f"- Environment location: {location}", f"- Method of Transformer Engine install: {installed}"]
+    if docker or where.container != NO_CONTAINER:
+        lines.append(f"- Container: {code(docker) if docker else f'{BLANK}: docker pull IMAGE; docker run IMAGE'}")
+    return lines
+
+
+def _location(container: str) -> str:
+    if not container:
+        return f"{BLANK}: bare metal, Docker, or which cloud"
+    return _BARE if container == NO_CONTAINER else f"in a container, {_told(container)}"
 
 
 def _image(where: Environment) -> str:
@@ -44,8 +49,19 @@ def _image(where: Environment) -> str:
 
 def details(where: Environment) -> list[str]:
     """Every version that was loaded, then the variables that were set."""
-    lines = [f"- OS version: {BLANK}"]
-    lines += [
+    return [f"- OS version: {_told(where.system) if where.system else BLANK}", *_versions(where)]
+
+
+def plain(where: Environment) -> list[str]:
+    """Device, system and versions, for a template that asks for no more."""
+    how = [f"- {escaped(name)}: installed by {_told(one)}" for name, one in where.installed.items()]
+    system = [f"- OS: {_told(where.system)}"] * bool(where.system)
+    container = [f"- container: {_told(where.container)}"] * bool(where.container)
+    return [*device(where), *system, *container, *_versions(where), *how]
+
+
+def _versions(where: Environment) -> list[str]:
+    lines = [
         f"- {named} version: {_told(where.versions[name])}"
         for named, name in _DETAILS.items()
         if name in where.versions

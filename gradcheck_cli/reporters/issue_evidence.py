@@ -5,39 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradcheck_cli.records.case import AXES
-from gradcheck_cli.records.observation import ROLES
+from gradcheck_cli.records.failure import Failure, failure_of
+from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.report import Report
-from gradcheck_cli.records.rule import Rule
+from gradcheck_cli.records.rule import Nearest, Rule
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
-from gradcheck_cli.reporters import issue_title, rules
-from gradcheck_cli.reporters.grouping import cause
-from gradcheck_cli.reporters.marks import code, escaped
-from gradcheck_cli.reporters.plain_text import excerpt
+from gradcheck_cli.reporters import issue_title
+from gradcheck_cli.reporters import issue_words as words
+from gradcheck_cli.reporters.issue_runs import Runs, axes_as_run, cases
+from gradcheck_cli.reporters.marks import code
 
-_LONGEST_WHY = 1_000
 _MOST = 12  # of a list
+_MOST_CONTRASTS = 3
 _WHAT = {
-    "fprop": "the output y = x w^T (+ bias) of each expert's tokens",
-    "dgrad": "the gradient of the input in `x.grad`",
-    "bgrad": "the gradient of each expert's bias in its `.grad`",
+    "fprop": "the output `y = x w^T` (plus the bias) of each expert's tokens",
+    "dgrad": "the gradient of the input is in `x.grad`",
+    "bgrad": "the gradient of each expert's bias is in its `.grad`",
 }
 _WGRAD = {
-    0: "the weight gradient of every expert, summed over the microbatches, in `weight.grad`",
-    1: "the weight gradient of every expert, added to what `weight.main_grad` held, in `weight.main_grad`",
+    0: "the gradient of every expert's weight, summed over the microbatches, is in `weight.grad`",
+    1: "the gradient of every expert's weight has been added to what `weight.main_grad` held",
 }
 _LOST = (
     "A weight without its gradient is not trained: the optimiser sees no update, and a data-parallel wrapper has "
     "nothing to reduce. Nothing is raised."
 )
+# Without it Transformer Engine 2.15+ leaves the argument off, with a warning.
+_SWITCHED_ON_BY = {("te", "single_grouped_weight"): "NVTE_GROUPED_LINEAR_SINGLE_PARAM"}
 
 
 class Evidence:
-    """The cases of a run in the light of one rule."""
+    """The cases of a run in the light of one rule; `red` is the case that stands for it."""
 
-    def __init__(self, report: Report, rule: Rule) -> None:
-        self.rule = rule
-        self.verdicts = report.verdicts
+    def __init__(self, report: Report, rule: Rule, red: Verdict, always: Mapping[str, str | int]) -> None:
+        self.rule, self.red, self.variables = rule, red, report.environment.variables
+        self.always = {axis: held for axis, held in always.items() if axis not in ("provider", "api")}
         self.failing = [verdict for verdict in report.verdicts if self._finding(verdict) and self._meets(verdict)]
+        self.runs = Runs([one for one in report.verdicts if one.axes.get("provider") == red.axes.get("provider")])
 
     def _meets(self, verdict: Verdict) -> bool:
         if self.rule.exceptions:
@@ -48,138 +52,183 @@ class Evidence:
         alike = (one for one in verdict.findings if one.outcome is self.rule.outcome)
         return next((one for one in alike if one.slot.partition("[")[0] == self.rule.role), None)
 
-    def condition(self, axes: Mapping[str, str | int]) -> str:
-        """When it happens, with the counts."""
-        rule, api = self.rule, code(issue_title.subject(self.rule, axes))
-        wrong = escaped(issue_title.wrong(rule))
-        if rule.exceptions:
-            return f"{api}: {wrong}, in {rule.elsewhere} of {rule.elsewhere_of} cases. No shorter rule covers these."
-        if not rule.terms:
-            return f"{api}: {wrong}, in all {rule.failing} of {rule.of} cases that were run."
-        when = code(rules.condition(rule.terms))
-        only = "in none" if not rule.elsewhere else f"also in {rule.elsewhere}"
-        return (
-            f"{api}: {wrong}. It happens in {rule.failing} of the {rule.of} cases with {when}, and {only} of the "
-            f"{rule.elsewhere_of} others."
-        )
-
-    def arrival(self) -> list[str]:
-        """What is wrong in each kind of failing case, and which gradients are right in them."""
-        lines = [f"- {said}" for said in self._kinds()]
-        for role in ROLES:
-            known = [outcome for one in self.failing if role != self.rule.role and (outcome := one.of_role(role))]
-            if right := known.count(Outcome.PASSED):
-                others = sorted({one.value for one in known} - {Outcome.PASSED.value})
-                rest = f"; it is {' or '.join(others)} in the others" if others else ""
-                lines.append(f"- {role} arrives and is right in {right} of these {len(known)} cases{rest}.")
-        steady = self._steady()
-        if steady and self.rule.exact and self.rule.failing == self.rule.of:
-            lines.append(f"- It does not depend on {steady}.")
-        return [*lines, "", _LOST] if (self.rule.role, self.rule.outcome) == ("wgrad", Outcome.MISSING) else lines
-
-    def _kinds(self) -> list[str]:
-        groups: dict[str, list[Verdict]] = {}
+    def kinds(self) -> list[list[Verdict]]:
+        """The cases of each kind of the fault, those most like `red` first, and its own kind first."""
+        found: dict[Failure, list[Verdict]] = {}
         for verdict in self.failing:
-            groups.setdefault(cause(self._of(verdict)), []).append(verdict)
+            found.setdefault(failure_of(self._of(verdict)), []).append(verdict)
+        ordered = [sorted(alike, key=self._unlike) for alike in found.values()]
+        return sorted(ordered, key=lambda alike: alike[0].case != self.red.case)
+
+    def _unlike(self, verdict: Verdict) -> int:
+        return sum(verdict.axes.get(axis) != held for axis, held in self.red.axes.items())
+
+    def head(self) -> str:
+        """What is wrong with what, in one sentence: with what switches it on."""
+        what = code(issue_title.subject(self.rule, self.red.axes, {} if self.rule.exceptions else self.always))
+        wrong = issue_title.wrong(self.rule)
+        switch = "".join(f", with {code(one)} set" for one in self._switches())
+        raises = self.rule.outcome is Outcome.RAISED
+        said = words.seen(self._of(self.red), self.red.axes) if raises else words.prose(wrong)
+        return f"{what}{switch}: {said}."
+
+    def _switches(self) -> list[str]:
+        used = [
+            variable
+            for (provider, axis), variable in _SWITCHED_ON_BY.items()
+            if self.red.axes.get("provider") == provider and self.red.axes.get(axis)
+        ]
+        return [f"{name}={self.variables[name]}" for name in used if name in self.variables]
+
+    def kinds_in_words(self) -> list[str]:
+        """A line for each kind: where it is that, and what is seen there."""
+        kinds = self.kinds()
+        if self.rule.outcome is Outcome.RAISED and len(kinds) == 1:
+            return []
         said = []
-        for group in list(groups.values())[:_MOST]:
-            apart = ", ".join(f"{axis}={value}" for axis, value in self._apart(group))
-            where = f"{code(apart)} ({_cases(len(group))})" if apart else _cases(len(group))
-            finding = self._of(group[0])
-            named = f" ({escaped(finding.diagnosis)})" if finding.diagnosis else ""
-            said.append(f"{where}: {finding.outcome.value}{named}: {escaped(excerpt(finding.why, _LONGEST_WHY))}")
-        more = len(groups) - _MOST
-        return [*said, f"{more} more kinds of it; report.json has all"] if more > 0 else said
+        for alike in kinds[:_MOST]:
+            one = alike[0]
+            apart = ", ".join(words.value(axis, held, str(one.axes.get("api"))) for axis, held in self._apart(alike))
+            where = f"{code(apart)}: " if apart else ""
+            if words.has_numbers(self._of(one)):
+                where += f"for example in {code(one.case)}, "
+            count = f" ({cases(len(alike))})" if len(kinds) > 1 else ""
+            said.append(f"- {where}{words.seen(self._of(one), one.axes)}{count}")
+        more = len(kinds) - _MOST
+        return [*said, f"- {more} more kinds of it; report.json has all"] if more > 0 else said
 
     def _of(self, verdict: Verdict) -> Finding:
         found = self._finding(verdict)
-        if found is None:
-            raise ValueError(f"{verdict.case} does not show {self.rule.role} {self.rule.outcome.value}")
+        assert found is not None  # noqa: S101  it is one of the failing
         return found
 
     def _apart(self, group: Sequence[Verdict]) -> list[tuple[str, str | int]]:
         """The axes that have one value in a group, and another in every other failing case."""
-        others = [verdict for verdict in self.failing if verdict not in group]
+        own = {verdict.case for verdict in group}
+        others = [verdict for verdict in self.failing if verdict.case not in own]
         found = []
         for axis in AXES:
-            values = {verdict.axes.get(axis, "") for verdict in group}
-            if others and len(values) == 1 and not values & {verdict.axes.get(axis, "") for verdict in others}:
-                found.append((axis, values.pop()))
+            held = {verdict.axes.get(axis, "") for verdict in group}
+            if others and len(held) == 1 and not held & {verdict.axes.get(axis, "") for verdict in others}:
+                found.append((axis, held.pop()))
         return found
 
+    def telling(self) -> list[str]:
+        """The axes that tell the cases that fail from the others, and one kind from another."""
+        apart = [axis for alike in self.kinds() for axis, _ in self._apart(alike)]
+        return list(dict.fromkeys([*(term.axis for term in self.rule.terms), *apart]))
+
+    def consequence(self) -> list[str]:
+        """What it means for those who train with it."""
+        return [_LOST] if (self.rule.role, self.rule.outcome) == ("wgrad", Outcome.MISSING) else []
+
+    def extent(self) -> list[str]:
+        """In how many cases, what it does not depend on, what the run never varied, and what did not run as asked."""
+        steady = self._steady()
+        lines = [f"It happens in {self._counts()}{f', with {steady}' if steady else ''}."]
+        if self.always:
+            held = ", ".join(words.told(axis, one) for axis, one in self.always.items())
+            lines.append(f"All of them had {held}: other values were not tried.")
+        # Of cases that no rule covers, the one that stands for them tells what is special.
+        alone = list(self.red.axes.items()) if self.rule.exceptions else []
+        named = [*((one.axis, value) for one in self.rule.terms for value in one.told), *alone]
+        lines += [f"{code(words.value(*one))} means: {words.meaning(*one)}." for one in named if words.meaning(*one)]
+        return lines + self.runs.not_as_asked(self.failing)
+
+    def _counts(self) -> str:
+        rule = self.rule
+        if rule.exceptions:
+            which = "this one" if len(rule.exceptions) == 1 else "these"
+            return f"{rule.elsewhere} of {rule.elsewhere_of} cases; no short condition covers {which}"
+        if not rule.terms:
+            return f"all {rule.of} cases that were run" if rule.of > 1 else "the one case that was run"
+        api = [one for one in rule.terms if one.axis == "api" and len(one.values) == 1]
+        others = [words.term(one, str(self.red.axes.get("api"))) for one in rule.terms if one not in api]
+        others = [one for one in others if not one.startswith("provider")]
+        where = f" of {code(issue_title.api(self.red.axes))}" if api else ""
+        where += f" with {code(' and '.join(others))}" if others else ""
+        every = f"all {rule.of} cases" if rule.of > 1 else "the one case"
+        shown = every if rule.failing == rule.of else f"{rule.failing} of the {rule.of} cases"
+        rest = f"{rule.elsewhere or 'none'} of the {rule.elsewhere_of} others that were run"
+        return f"{shown}{where}, and in {rest}" if rule.elsewhere_of else f"{shown}{where}"
+
+    def _values(self, axis: str) -> list[str]:
+        return list(dict.fromkeys(str(axes_as_run(one).get(axis, "")) for one in self.failing))
+
     def _steady(self) -> str:
-        """`dtype (bf16, fp16, fp32)`: what the failing cases have in several values, outside the condition."""
-        told = {term.axis for term in self.rule.terms}
-        values = {axis: list(dict.fromkeys(str(one.axes.get(axis, "")) for one in self.failing)) for axis in AXES}
-        named = [
-            f"{code(axis)} ({escaped(', '.join(has[:_MOST]))})"
-            for axis, has in values.items()
-            if axis not in told and len(has) > 1
-        ]
-        return ", ".join(named)
+        """`dtype` bf16, fp16 or fp32: what the failing cases ran in several values, outside the condition."""
+        if not (self.rule.exact and self.rule.failing == self.rule.of):
+            return ""
+        told = self.telling()
+        named = {axis: has for axis in AXES if axis not in told and len(has := self._values(axis)) > 1}
+        return "; ".join(
+            f"{code(axis)} {_listed([words.told(axis, one, named=False) for one in has])}"
+            for axis, has in named.items()
+        )
 
-    def isolation(self) -> list[str]:
-        """The nearest case that passed, and in what it differs."""
-        near = self.rule.nearest
+    def isolation(self, near: Nearest | None) -> list[str]:
+        """The case that passed beside the one that stands for the rule, and in what it differs."""
         if near is None:
-            return ["No case one axis away from a failing one passed in this run."]
-        return [
-            f"Isolated by one axis: {code(near.beside)} fails, and {code(near.case)}, which differs in "
-            f"{code(f'{near.axis}={near.passing}')} alone, passes: every gradient there is right, bit for bit where "
-            f"nothing rounds."
-        ]
+            return ["No case that differs from this one in one argument alone passed in this run."]
+        other = code(words.value(near.axis, near.passing))
+        return [f"With {other} and nothing else changed, it passes: {code(near.case)} beside {code(near.beside)}."]
 
-    def expected(self) -> list[str]:
+    def expected(self, near: Nearest | None) -> list[str]:
         """What must hold after backward."""
-        near = self.rule.nearest
-        beside = f", as with {code(f'{near.axis}={near.passing}')}" if near else ""
+        beside = f", as with {code(words.value(near.axis, near.passing))}" if near else ""
         if self.rule.role == "wgrad":
+            api = str(self.red.axes.get("api"))
             fused = sorted({int(bool(one.axes.get("fuse_wgrad_accumulation"))) for one in self.failing})
-            return [
-                f"- After backward, {code(f'fuse_wgrad_accumulation={bool(one)}')}: {_WGRAD[one]}{beside}."
-                for one in fused
-            ]
+            told = {one: f"{code(words.value('fuse_wgrad_accumulation', one, api))}: {_WGRAD[one]}." for one in fused}
+            return [f"After backward{beside}:", "", *(f"- {line}" for line in told.values())]
         if self.rule.role in _WHAT:
-            return [f"After backward, {_WHAT[self.rule.role]}{beside}."]
+            return [f"After backward {_WHAT[self.rule.role]}{beside}."]
         return [f"Forward and backward come to their end, and every gradient arrives where it belongs{beside}."]
 
     def actual(self) -> list[str]:
-        """What was found in its place, in one line each."""
-        first = [self._of(one) for one in self.failing[:1]]
-        ran = {role: self._right(role) for role in ROLES if role != self.rule.role}
-        right = [role for role, all_right in ran.items() if all_right]
-        runs = f"Forward and backward run, {' and '.join(right)} arrive and are right. " if right else ""
-        return [
-            f"{runs}{escaped(issue_title.wrong(self.rule))}: {escaped(excerpt(one.why, _LONGEST_WHY))}."
-            for one in first
-        ]
+        """What arrives all the same; of a case that did not come to its end, how it ended."""
+        if self.rule.outcome is Outcome.RAISED:
+            return ["The exception, in place of gradients."]
+        if self.rule.outcome.no_end or self.rule.role == "case":
+            return [f"{words.seen(self._of(self.red), self.red.axes)}."]
+        ran = [one for one in self.failing if not self.runs.strayed(one)]
+        right, not_all = [], []
+        for role in (role for role in ROLES if role != self.rule.role):
+            known = [outcome for one in ran if (outcome := one.of_role(role))]
+            if known and all(outcome is Outcome.PASSED for outcome in known):
+                right.append(words.ROLES[role])
+            elif known:
+                not_all.append(self._partly(role, known))
+        said = f"; {' and '.join(right)} {'is' if len(right) == 1 else 'are'} right" if right else ""
+        part = f", in the {cases(len(ran))} that ran as asked" if right and len(ran) < len(self.failing) else ""
+        return [f"Forward and backward come to their end{said}{part}{''.join(f'; {one}' for one in not_all)}."]
 
-    def _right(self, role: object) -> bool:
-        outcomes = [
-            outcome for one in self.failing for name in ROLES if name == role and (outcome := one.of_role(name))
-        ]
-        # What was REFUSED there, a path for instance, was not there to be right.
-        return Outcome.PASSED in outcomes and all(one.green for one in outcomes)
+    def _partly(self, role: Role, known: Sequence[Outcome]) -> str:
+        right = known.count(Outcome.PASSED)
+        return (
+            f"the {words.ROLES[role]} is {f'right in {right} of {cases(len(known))}' if right else 'not right either'}"
+        )
 
     def contrast(self) -> list[str]:
-        """What the other APIs of the same provider do under the same condition."""
-        own = {(one.axes.get("provider"), one.axes.get("api")) for one in self.failing}
+        """What other APIs of the same provider get right under the same condition, in all their cases."""
         terms = [term for term in self.rule.terms if term.axis not in ("provider", "api")]
+        own = {one.axes.get("api") for one in self.failing}
         beside: dict[str, list[Verdict]] = {}
-        for verdict in self.verdicts:
-            others = verdict.axes.get("provider") in {provider for provider, _ in own}
-            named = (verdict.axes.get("provider"), verdict.axes.get("api"))
-            if others and named not in own and all(verdict.axes.get(term.axis) in term.values for term in terms):
+        for verdict in self.runs.verdicts:
+            met = all(verdict.axes.get(term.axis) in term.values for term in terms)
+            if verdict.axes.get("api") not in own and met and verdict.outcome.executed:
                 beside.setdefault(issue_title.api(verdict.axes), []).append(verdict)
-        return [self._beside(api, verdicts, rules.condition(terms)) for api, verdicts in list(beside.items())[:_MOST]]
+        under = " and ".join(words.term(term) for term in terms)
+        right = {api: ran for api, ran in beside.items() if all(one.outcome is Outcome.PASSED for one in ran)}
+        with_it = f" with {code(under)}" if under else ""
+        return [
+            f"- For contrast, {code(api)}{with_it}: all gradients are right, in {cases(len(ran))}."
+            for api, ran in list(right.items())[:_MOST_CONTRASTS]
+        ]
 
-    def _beside(self, api: str, verdicts: Sequence[Verdict], condition: str) -> str:
-        ran = [verdict for verdict in verdicts if verdict.outcome.executed]
-        right = sum(verdict.outcome is Outcome.PASSED for verdict in ran)
-        under = f" with {code(condition)}" if condition else ""
-        refused = f" ({len(verdicts) - len(ran)} more were not executed)" if len(ran) < len(verdicts) else ""
-        return f"- For contrast, {code(api)}{under}: all gradients right in {right} of {_cases(len(ran))}{refused}."
 
-
-def _cases(count: int) -> str:
-    return f"{count} case{'' if count == 1 else 's'}"
+def _listed(values: Sequence[str]) -> str:
+    """`bf16, fp16 and fp32`; of many, the first and their number."""
+    if len(values) > _MOST:
+        return f"{', '.join(values[:_MOST])} and {len(values) - _MOST} more"
+    return f"{', '.join(values[:-1])} and {values[-1]}"

@@ -11,7 +11,12 @@ _SPECIAL = re.compile(r"([\\`*_<>|\[\]~#@&])")
 
 def escaped(text: str) -> str:
     """The text in one line, every mark in it escaped."""
-    return _SPECIAL.sub(r"\\\1", one_line(text))
+    return escaped_part(one_line(text))
+
+
+def escaped_part(text: str) -> str:
+    """A part of a line, with the blanks at its ends."""
+    return _SPECIAL.sub(r"\\\1", text)
 
 
 def code(text: str) -> str:
