@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gradcheck_cli import context, packing, reproducing, selection
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.failure import worst_failure
 from gradcheck_cli.records.scripted import Scripted
 from gradcheck_cli.reporters import bundle as telling
 from gradcheck_cli.reporters import issue
@@ -76,19 +77,24 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
                 said(f"nothing passes beside it: writing and running a script of {case}")
                 larger = reproducing.script_of(on, case, options.timeout)
                 shown = larger if larger.shows and (larger.variant or not shown.shows) else shown
-            more = _more(on, told, options, said) if shown.shows else []
+            more = _more(on, told, shown.case, options, said) if shown.shows else []
             made = told._replace(minimised=small, scripted=shown, more=more, here=on.environment)
             return made, reproducing.tensors_of(shown, options.timeout)
     except UsageError as error:
         raise UsageError(f"{error}\n--no-run makes a bundle of what the files say, without a script") from None
 
 
-def _more(on: reproducing.Bench, told: issue.Told, options: Options, said: Callable[[str], None]) -> list[Scripted]:
-    """A script of each further kind of the fault that fails here as well."""
-    shown = []
+def _more(
+    on: reproducing.Bench, told: issue.Told, shown: str, options: Options, said: Callable[[str], None]
+) -> list[Scripted]:
+    """A script of each further kind of the fault that fails here as well: as near to the one shown as it can be."""
+    scripts = []
     for kind in issue.evidence(told).kinds()[1:MOST_SCRIPTS]:
-        case = selection.parse(kind[0].case)
-        said(f"the same fault otherwise: writing and running a script of {case}")
-        if not on.judged(case).outcome.green:
-            shown.append(reproducing.script_of(on, case, options.timeout))
-    return shown
+        nearest = context.like(selection.parse(shown), told.verdict, kind[0])
+        tried = [*([nearest] if nearest else []), selection.parse(kind[0].case)]
+        wanted = worst_failure(kind[0])
+        case = next((one for one in tried if worst_failure(on.judged(one)) == wanted), None)
+        if case:
+            said(f"the same fault otherwise: writing and running a script of {case}")
+            scripts.append(reproducing.script_of(on, case, options.timeout))
+    return scripts

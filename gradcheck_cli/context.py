@@ -81,6 +81,15 @@ def _of_another(rule: Rule) -> Nearest | None:
     return rule.nearest if rule.nearest and rule.nearest.axis not in _LAYER else None
 
 
+def like(shown: Case, red: Verdict, other: Verdict) -> Case | None:
+    """The case of a script with what sets another failing case apart from the first; None where that is none."""
+    apart = {axis: held for axis, held in other.axes.items() if red.axes.get(axis) != held}
+    try:
+        return Case.of({**shown.axes(), **apart})
+    except ValueError:
+        return None
+
+
 def recognised(rule: Rule, failing: Sequence[Verdict], folder: Path, recorded: Environment) -> list[issue.Recognised]:
     """What the shipped known failures say of the cases of a rule, put to them as --known puts them."""
     entries = [(entry, compile_expression(entry.expression)) for entry in known_file.load(known_file.SHIPPED)]

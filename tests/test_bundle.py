@@ -17,8 +17,9 @@ import report_samples as samples
 from commands import ROOT, Done, child, typed, variables
 
 from gradcheck_cli import packing
-from gradcheck_cli.context import begun
+from gradcheck_cli.context import begun, like
 from gradcheck_cli.records.base import from_json
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.report import Report
@@ -286,6 +287,25 @@ def test_each_kind_of_a_fault_has_its_script() -> None:
     one = one._replace(scripted=shown[0], more=shown[1:])
     assert f"The same of `{fused}`, `script-2.py`: fails 3 of 3." in issue.text(one)
     assert packing.files(one, {}, private.Names())["script-2.py"] == f"# {fused}\n"
+
+
+def test_a_buffer_that_is_none_is_named_as_it_is_in_each_case() -> None:
+    none = samples.finding(Outcome.MISSING)
+    none = msgspec.structs.replace(none, diagnosis="none", why="expected the gradient in main_grad; main_grad is None")
+    cases = ("te:api=module", "te:api=module:fuse_wgrad_accumulation=1")
+    report = samples.report(samples.verdict(case, Outcome.MISSING, findings=[none]) for case in cases)
+    text = issue.text(told(report))
+    assert "- `fuse_wgrad_accumulation=False`: `weight.grad` stays None (1 case)\n" in text
+    assert "- `fuse_wgrad_accumulation=True`: `weight.main_grad` is None (1 case)\n" in text
+
+
+def test_the_script_of_another_kind_is_as_small_as_the_first() -> None:
+    one = begun(read(CORE), "", CORE)
+    unfused, fused = (alike[0] for alike in issue.evidence(one).kinds())
+    small = Case.parse("te:api=module:single_grouped_weight=1:num_gemms=1")
+    assert str(like(small, unfused, fused)) == (
+        "te:api=module:single_grouped_weight=1:fuse_wgrad_accumulation=1:num_gemms=1"
+    )
 
 
 def test_a_known_failure_is_one_of_the_versions_that_the_entry_names() -> None:

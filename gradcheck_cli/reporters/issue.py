@@ -16,6 +16,7 @@ from gradcheck_cli.records.verdict import Finding, Verdict
 from gradcheck_cli.reporters import issue_environment, issue_script, issue_title, markdown, summary
 from gradcheck_cli.reporters import issue_words as words
 from gradcheck_cli.reporters.issue_evidence import Evidence
+from gradcheck_cli.reporters.issue_runs import cases, share
 from gradcheck_cli.reporters.marks import code, escaped
 
 FILE = "issue.md"
@@ -219,6 +220,6 @@ def _elsewhere(told: Told) -> list[str]:
 def _other(rule: Rule) -> str:
     said = words.prose(words.fault(rule.role, rule.outcome, rule.diagnosis))
     if not rule.found:
-        return f"{said}, in {len(rule.exceptions)} cases"
+        return f"{said}, in {cases(len(rule.exceptions))}"
     met = " and ".join(words.term(term) for term in rule.terms)
-    return f"{said}, in {rule.failing} of the {rule.of} cases{f' with {code(met)}' if met else ''}"
+    return f"{said}, in {share(rule.failing, rule.of)}{f' with {code(met)}' if met else ''}"

@@ -12,7 +12,7 @@ from gradcheck_cli.records.rule import Nearest, Rule
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 from gradcheck_cli.reporters import issue_title
 from gradcheck_cli.reporters import issue_words as words
-from gradcheck_cli.reporters.issue_runs import Runs, axes_as_run, cases
+from gradcheck_cli.reporters.issue_runs import Runs, axes_as_run, cases, share
 from gradcheck_cli.reporters.marks import code
 
 _MOST = 12  # of a list
@@ -54,9 +54,12 @@ class Evidence:
 
     def kinds(self) -> list[list[Verdict]]:
         """The cases of each kind of the fault, those most like `red` first, and its own kind first."""
-        found: dict[Failure, list[Verdict]] = {}
+        found: dict[tuple[Failure, str], list[Verdict]] = {}
         for verdict in self.failing:
-            found.setdefault(failure_of(self._of(verdict)), []).append(verdict)
+            finding = self._of(verdict)
+            # What is missing is missing from one buffer or from another.
+            where = words.seen(finding, verdict.axes) if finding.outcome is Outcome.MISSING else ""
+            found.setdefault((failure_of(finding), where), []).append(verdict)
         ordered = [sorted(alike, key=self._unlike) for alike in found.values()]
         return sorted(ordered, key=lambda alike: alike[0].case != self.red.case)
 
@@ -141,16 +144,16 @@ class Evidence:
             which = "this one" if len(rule.exceptions) == 1 else "these"
             return f"{rule.elsewhere} of {rule.elsewhere_of} cases; no short condition covers {which}"
         if not rule.terms:
-            return f"all {rule.of} cases that were run" if rule.of > 1 else "the one case that was run"
+            return f"{share(rule.failing, rule.of)} that {'were' if rule.of > 1 else 'was'} run"
         api = [one for one in rule.terms if one.axis == "api" and len(one.values) == 1]
-        others = [words.term(one, str(self.red.axes.get("api"))) for one in rule.terms if one not in api]
-        others = [one for one in others if not one.startswith("provider")]
+        told = [words.term(one, str(self.red.axes.get("api"))) for one in rule.terms if one not in api]
+        told = [one for one in told if not one.startswith("provider")]
         where = f" of {code(issue_title.api(self.red.axes))}" if api else ""
-        where += f" with {code(' and '.join(others))}" if others else ""
-        every = f"all {rule.of} cases" if rule.of > 1 else "the one case"
-        shown = every if rule.failing == rule.of else f"{rule.failing} of the {rule.of} cases"
-        rest = f"{rule.elsewhere or 'none'} of the {rule.elsewhere_of} others that were run"
-        return f"{shown}{where}, and in {rest}" if rule.elsewhere_of else f"{shown}{where}"
+        where += f" with {code(' and '.join(told))}" if told else ""
+        rest = f", and in {rule.elsewhere or 'none'} of the {rule.elsewhere_of} others that were run"
+        if rule.elsewhere_of < 2:
+            rest = f", and {'' if rule.elsewhere else 'not '}in the one other that was run" if rule.elsewhere_of else ""
+        return f"{share(rule.failing, rule.of)}{where}{rest}"
 
     def _values(self, axis: str) -> list[str]:
         return list(dict.fromkeys(str(axes_as_run(one).get(axis, "")) for one in self.failing))

@@ -22,6 +22,12 @@ def cases(count: int) -> str:
     return f"{count} case{'' if count == 1 else 's'}"
 
 
+def share(failing: int, of: int) -> str:
+    """`all 36 cases`, `the one case`, `3 of the 36 cases`."""
+    every = f"all {of} cases" if of > 1 else "the one case"
+    return every if failing == of else f"{failing} of the {of} cases"
+
+
 def axes_as_run(verdict: Verdict) -> dict[str, str | int]:
     """The axes of a case with what really ran, as far as it was seen."""
     return {**verdict.axes, **{axis: ran for axis, ran in verdict.effective.items() if axis in verdict.axes}}

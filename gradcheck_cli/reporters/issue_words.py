@@ -96,7 +96,8 @@ def seen(finding: Finding, axes: Mapping[str, str | int]) -> str:
         buffer = _buffer(finding, axes)
         if finding.diagnosis == "untouched":
             return f"{code(buffer)} keeps what it held before backward"
-        return f"{code(buffer)} is not there" if buffer == "y" else f"{code(buffer)} stays None"
+        # A main_grad was attached before: it did not stay what it was.
+        return f"{code(buffer)} {'is' if buffer in ('y', 'weight.main_grad') else 'stays'} None"
     if said := raised(finding.why):
         return code(excerpt(said, _LONGEST_WHY))
     return prose(excerpt(numbers(finding.why), _LONGEST_WHY))
