@@ -27,13 +27,24 @@ def test_it_holds_for_all_that_is_inside_and_for_nothing_that_is_outside(
     assert [case for case in outside if holds(case)] == []
 
 
+# What every case of core has in common, beside its sizes.
+SHARED = "microbatches=2 and grad_output=random"
 # What failed of the core matrix -> the expression.
 RULES = {
-    "one rule": ("provider=te and api=module and single_grouped_weight=1", 36),
-    "several values": ("provider=torch and api in (grouped_mm, loop) and dtype in (fp16, fp32)", 48),
-    "two of three values": ("provider=te and api=op and m_splits in (balanced, uneven)", 24),
-    "all of a layer": ("provider=te and api=op", 36),
-    "one exception": ("provider=te and api=op and not (single_grouped_weight=1 and dtype=fp32)", 30),
+    "one rule": (f"provider=te and api=module and single_grouped_weight=1 and bias=0 and {SHARED}", 36),
+    "several values": (
+        f"provider=torch and api in (grouped_mm, loop) and path=auto and dtype in (fp16, fp32) and bias=0 and {SHARED}",
+        48,
+    ),
+    "two of three values": (
+        f"provider=te and api=op and path=auto and bias=0 and m_splits in (balanced, uneven) and {SHARED}",
+        24,
+    ),
+    "all of a layer": (f"provider=te and api=op and path=auto and bias=0 and {SHARED}", 36),
+    "one exception": (
+        f"provider=te and api=op and path=auto and bias=0 and {SHARED} and not (single_grouped_weight=1 and dtype=fp32)",
+        30,
+    ),
 }
 
 
@@ -49,14 +60,21 @@ LOOP = [
     Case.parse(f"torch:api=loop:m_splits={name}") for name in ("balanced", "hot", "uneven", "64,0,128", "all_empty")
 ]
 RESTS = {
-    "all values but one": (LOOP[:4], "provider=torch and api=loop and m_splits!=all_empty"),
-    "all values but two": (LOOP[:3], 'provider=torch and api=loop and m_splits not in ("64,0,128", all_empty)'),
+    "all values but one": (LOOP[:4], "m_splits!=all_empty"),
+    "all values but two": (LOOP[:3], 'm_splits not in ("64,0,128", all_empty)'),
 }
 
 
 @pytest.mark.parametrize(("inside", "rule"), RESTS.values(), ids=RESTS)
 def test_many_values_are_named_by_the_few_that_are_not_among_them(inside: list[Case], rule: str) -> None:
-    assert covering(inside, [case for case in LOOP if case not in inside]) == rule
+    assert f" and {rule} and " in covering(inside, [case for case in LOOP if case not in inside])
+
+
+def test_what_all_cases_of_the_layer_share_is_named_whatever_other_layers_have() -> None:
+    fp16 = [case for case in CORE if case.provider == "te" and case.api == "module" and case.dtype == "fp16"]
+    others = [case for case in CORE if case.api != "module"]
+    holds = compile_expression(covering([case for case in fp16 if case.path == "legacy"], others))
+    assert [case for case in CORE if holds(case)] == [case for case in fp16 if case.path == "legacy"]
 
 
 def test_other_layers_are_never_covered_though_the_run_had_none() -> None:

@@ -297,7 +297,15 @@ def test_add_names_the_seeds_rule() -> None:
     done = typed("known", "add", str(REPORTS / "te-2.17.1-h200/core-cublas-13.5"), "--known", "none-yet.toml")
     expressions = [line for line in done.out.splitlines() if line.startswith("expression")]
     rule = "provider=te and api=module and single_grouped_weight=1 and fuse_wgrad_accumulation"
-    assert expressions == [f'expression = "{rule}=0"', f'expression = "{rule}=1"']
+    shared = "bias=0 and microbatches=2 and grad_output=random"
+    assert expressions == [f'expression = "{rule}={fused} and {shared}"' for fused in (0, 1)]
+
+
+def test_an_entry_of_a_part_of_a_matrix_is_not_about_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "new.toml"
+    added(REPORTS / "te-2.17.1-h200/fp16-bias-cublas-13.5", file, *WRITE)
+    done = judged(REPORTS / "te-2.17.1-h200/core-cublas-13.5", file)
+    assert ("36 MISSING" in done.out, [line for line in lines_of(done, file) if "found none" not in line]) == (True, [])
 
 
 def test_add_appends_and_leaves_every_byte_that_was_there(folder: Path, tmp_path: Path) -> None:
