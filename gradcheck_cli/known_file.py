@@ -24,6 +24,7 @@ else:
 
 SHIPPED = "known"
 TO_FILL_IN = "TODO"  # what a proposal leaves to whoever takes it
+_TO_FILL_IN_WITH = {"link": "the address of the bug report", "owner": "who looks after this failure"}
 HEADER = re.compile(r"\s*\[\[\s*[\"']?known[\"']?\s*\]\]")
 _TEXTS = ("expression", "outcome", "role", "diagnosis", "link", "owner", "note")
 _NEEDED = ("expression", "outcome", "link", "owner", "expires")
@@ -122,7 +123,10 @@ class _KnownFile:
         )
 
     def _text(self, key: str, value: Any, number: int) -> str:
-        if not isinstance(value, str) or value.strip() in ("", TO_FILL_IN):
+        if value == TO_FILL_IN and key in _TO_FILL_IN_WITH:
+            why = f"{key} is still {TO_FILL_IN}: expected {_TO_FILL_IN_WITH[key]}"
+            raise self._wrong(why, key, number)
+        if not isinstance(value, str) or not value.strip():
             found = f"{value!r}" if value else "an empty one"
             raise self._wrong(f"{key}: expected a text in quotes, found {found}", key, number)
         return value.strip()

@@ -12,7 +12,7 @@ import msgspec
 from gradcheck_cli import known_file, plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.covering import covering
-from gradcheck_cli.judge.known import Known, architecture, failures, role, says_something, whole
+from gradcheck_cli.judge.known import Known, applies, architecture, failures, role, says_something, whole
 from gradcheck_cli.known_editing import appended, without, written
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
@@ -69,6 +69,8 @@ def prune(folder: Path, name: str, *, write: bool) -> list[str]:
     for_good = {entry.place for entry in gone}
     lines = [f"remove {one.place}: {one.why}" for one in told if one.place in for_good]
     lines += [f"keep {one.place}: {one.why}" for one in told if one.place not in for_good]
+    elsewhere = [entry for entry in entries if not any(applies(entry, one.environment) for one in run)]
+    lines += [f"keep {one.place}: it is about {_where(one)}, and no case ran there" for one in elsewhere]
     if not gone:
         return [*lines, f"nothing to prune: {folder} shows no entry of {path} to be mended or without a case"]
     if not write:
@@ -84,6 +86,12 @@ def placed(folder: Path, report: Report) -> list[Placed]:
         Placed(case=_case(one, folder), verdict=one, environment=where.get(one.case, report.environment))
         for one in report.verdicts
     ]
+
+
+def _where(entry: KnownFailure) -> str:
+    """`transformer-engine >=2.14,<2.19 and sm90`: where an entry applies."""
+    versions = [f"{name} {text}" for name, text in entry.versions.items()]
+    return " and ".join([*versions, *([" or ".join(entry.architecture)] if entry.architecture else [])])
 
 
 def _is_over(entry: KnownFailure, told: Sequence[Complaint], run: Sequence[Placed]) -> bool:

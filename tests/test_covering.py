@@ -42,7 +42,8 @@ RULES = {
     ),
     "all of a layer": (f"provider=te and api=op and path=auto and bias=0 and {SHARED}", 36),
     "one exception": (
-        f"provider=te and api=op and path=auto and bias=0 and {SHARED} and not (single_grouped_weight=1 and dtype=fp32)",
+        f"provider=te and api=op and path=auto and bias=0 and {SHARED}"
+        " and not (single_grouped_weight=1 and dtype=fp32)",
         30,
     ),
 }

@@ -369,7 +369,9 @@ def test_prune_removes_what_is_mended_or_without_a_case_with_its_comment_and_not
 
 def test_prune_keeps_what_applies_elsewhere(folder: Path, tmp_path: Path) -> None:
     file = written(tmp_path / "mine.toml", entry(DOUBLED, expression='"seed=9"', architecture='["sm100"]'))
-    assert pruned(folder, file, "--write").out.startswith("nothing to prune")
+    first, last = pruned(folder, file, "--write").out.splitlines()
+    assert first == f"keep {file}, line 1: it is about sm100, and no case ran there"
+    assert last.startswith("nothing to prune")
 
 
 def test_prune_keeps_what_the_rest_of_a_matrix_may_have(folder: Path, tmp_path: Path) -> None:
@@ -389,7 +391,9 @@ def narrowed(path: Path) -> None:
 
 def test_prune_on_a_version_that_does_not_have_the_fault_keeps_the_shipped_entries() -> None:
     done = typed("known", "prune", str(REPORTS / "te-2.20.2-h200/core-cublas-13.5"))
-    assert (done.code, done.out.startswith("nothing to prune")) == (0, True)
+    *kept, last = done.out.splitlines()
+    assert (done.code, len(kept), last.startswith("nothing to prune")) == (0, 2, True)
+    assert all(": it is about transformer-engine >=2.14,<2.19 and sm90, and no case ran there" in line for line in kept)
 
 
 # What cannot be done

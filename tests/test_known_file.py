@@ -46,7 +46,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a number as version": (entry(DOUBLED, versions="{ torch = 2.11 }"), 4, "versions of torch: expected a specifier"),
     "a bare architecture": (entry(DOUBLED, architecture='"sm90"'), 4, "architecture: expected a list such as"),
     "an unknown architecture": (entry(DOUBLED, architecture='["hopper"]'), 4, "architecture: expected a list such as"),
-    "a link to fill in": (entry(DOUBLED, link='"TODO"'), 4, "link: expected a text in quotes, found 'TODO'"),
+    "a link to fill in": (entry(DOUBLED, link='"TODO"'), 4, "link is still TODO: expected the address of the"),
     "an empty link": (entry(DOUBLED, link='""'), 4, "link: expected a text in quotes, found an empty one"),
     "a day in quotes": (
         entry(DOUBLED, expires='"2027-01-01"'),
