@@ -69,7 +69,8 @@ def conjunctions(among: Cases, failing: int) -> list[list[Term]]:
 def exact(among: Cases, failing: int) -> list[Term] | None:
     """The shortest conjunction that is true of these cases and no others; None where there is none.
 
-    For given axes the tightest is that of all values that the cases have, so that only the axes are left to choose.
+    It names no value that none of these cases has. For given axes the tightest is that of all values that they have, so
+    that only the axes are left to choose.
     """
     tight = {axis: _values(among, axis, failing) for axis in among.having}
     allowed = {axis: _any(among, axis, values) for axis, values in tight.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import msgspec
 
@@ -67,8 +68,19 @@ def rules(verdicts: Sequence[Verdict]) -> list[Rule]:
             cause = without_numbers(finding.diagnosis)
             group = alike.setdefault(cause, Group(role=role, outcome=finding.outcome, names={}))
             group.names.setdefault(number, finding.diagnosis)
-    found = [ruled for alike in named.values() for ruled in _ruled(verdicts, list(alike.values()))]
+    _without_echoes(named)
+    found = [ruled for alike in named.values() if alike for ruled in _ruled(verdicts, list(alike.values()))]
     return [rule for ruled in sorted(found, key=lambda ruled: _order(*ruled)) for rule in ruled[1]]
+
+
+def _without_echoes(named: dict[tuple[str, Outcome], dict[str, Group]]) -> None:
+    """Leave out the wrong values on random data that integers showed in the same cases as well: it is one cause."""
+    wrong = sorted((key for key in named if key[1].wrong_value), key=lambda key: -key[1].gravity)
+    for graver, milder in combinations(wrong, 2):
+        alike = named[graver].keys() & named[milder].keys() if graver[0] == milder[0] else ()
+        for cause in alike:
+            if named[milder][cause].names.keys() <= named[graver][cause].names.keys():
+                del named[milder][cause]
 
 
 def _order(group: Group, _: list[Rule]) -> tuple[int, int]:

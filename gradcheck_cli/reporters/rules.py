@@ -18,6 +18,7 @@ from gradcheck_cli.reporters.marks import code, escaped
 from gradcheck_cli.reporters.plain_text import one_line
 from gradcheck_cli.reporters.table import style
 
+_MOST_RULES = 20
 _MOST_LISTED = 20
 
 
@@ -53,10 +54,11 @@ def condition(terms: list[Term]) -> str:
 def markdown(told: Explanation) -> str:
     """A heading, a paragraph a rule, and its facts in a list."""
     lines = [f"# {escaped(summary.title(told.run))}", "", *(escaped(line) for line in _head(told))]
-    for rule in told.rules:
+    for rule in told.rules[:_MOST_RULES]:
         said = f"{code(_role(rule))} " if _role(rule) else ""
         lines += ["", f"**{said}{escaped(_support(rule, rule.outcome.value))}**", ""]
         lines += [f"- {name}: {_marked(name, value)}" for name, value in _facts(rule)]
+    lines += [part for more in _more(told) for part in ("", escaped(more))]
     lines += ["", f"Environment: {escaped(summary.environment_line(told.environment))}"]
     return "\n".join(lines) + "\n"
 
@@ -78,7 +80,7 @@ def sentence(rule: Rule) -> str:
 def _print(told: Explanation, console: Console) -> None:
     for head in _head(told):
         console.print(Text(head, style="bold"))
-    for rule in told.rules:
+    for rule in told.rules[:_MOST_RULES]:
         console.print()
         console.print(Text(sentence(rule), style=style(rule.outcome)))
         for name, value in _facts(rule):
@@ -88,6 +90,8 @@ def _print(told: Explanation, console: Console) -> None:
                 console.print(Padding(line, (0, 0, 0, 2)))
             else:
                 console.print(Text("  ").append_text(line), soft_wrap=True)
+    for more in _more(told):
+        console.print(f"\n{more}")
     console.print()
     console.print(Text(summary.environment_line(told.environment), style="dim"))
 
@@ -99,7 +103,17 @@ def _head(told: Explanation) -> list[str]:
     lines = [f"{executed}; {told.failing} not green"]
     if told.never_run:
         lines.append(f"{told.never_run} of these were never seen to run: no rule speaks of them")
+    # The provider stands in the line of the environment.
+    if shared := ", ".join(f"{axis}={value}" for axis, value in told.always.items() if axis != "provider"):
+        lines.append(f"in this run always: {shared}; the rules speak of nothing else")
     return lines
+
+
+def _more(told: Explanation) -> list[str]:
+    """How many rules there are that are not told here: of a run with so many faults, the gravest come first."""
+    left = [fault(rule) for rule in told.rules[_MOST_RULES:]]
+    counted = ", ".join(f"{left.count(one)} {one}" for one in dict.fromkeys(left))
+    return [f"... and {len(left)} more, all with --format json: {counted}"] if left else []
 
 
 def _support(rule: Rule, said: str) -> str:
