@@ -179,7 +179,7 @@ def test_a_run_annotates_after_its_table_and_adds_to_the_summary(tmp_path: Path)
     assert (done.code, done.err) == (1, "")
     assert [decoded(line)[1] for line in commands_in(done.out)] == [
         "gradcheck: INEXACT wgrad · 1 case of faults · doubled",
-        "gradcheck: INACCURATE wgrad · 1 case of faults, 1 of them graver elsewhere · doubled",
+        "gradcheck: INACCURATE wgrad · 1 case of faults, which counts as INEXACT · doubled",
     ]
     assert done.out.index("exit code 1: findings") < done.out.index("::error")
     assert "**INEXACT wgrad · 1 case of faults · doubled**" in summary.read_text("utf-8")

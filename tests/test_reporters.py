@@ -149,6 +149,13 @@ def test_what_was_executed_of_what_was_asked_comes_before_what_passed() -> None:
     assert headline(report.tally) == "executed 48 of 108 asked (44%) · 48 PASSED · 60 REFUSED"
 
 
+def test_the_headline_keeps_what_was_not_asked_apart_so_that_its_counts_add_up() -> None:
+    verdicts = [samples.verdict("te:api=op", outcome) for outcome in (Outcome.PASSED, Outcome.EXCLUDED)]
+    told = headline(samples.report(verdicts).tally)
+    assert told == "executed 1 of 1 asked (100%) · 1 PASSED · not asked: 1 EXCLUDED"
+    assert headline(samples.report(verdicts[1:]).tally) == "executed 0 of 0 asked (0%) · not asked: 1 EXCLUDED"
+
+
 def test_a_floor_that_is_missed_says_what_was_demanded_found_and_to_do() -> None:
     report = samples.report([samples.verdict("te:api=op"), *[samples.verdict("te:api=op", Outcome.REFUSED)] * 2])
     assert floor(report) == (
@@ -201,7 +208,7 @@ def test_a_group_says_how_many_of_its_cases_the_tally_counts_elsewhere() -> None
     )
     assert [group.title for group in groups(report.verdicts)] == [
         "MISSING wgrad · 1 case of te · untouched",
-        "REFUSED · 2 cases of te, 1 of them graver elsewhere",
+        "REFUSED · 2 cases of te, 1 of which counts as MISSING",
     ]
     assert report.tally.outcomes == {"REFUSED": 1, "MISSING": 1}
 

@@ -22,16 +22,19 @@ class Group:
     example: str
     finding: Finding
     cases: int
-    graver: int  # of these cases, whose outcome is that of another finding: the tally counts them there
+    graver: int  # of these cases, whose outcome is that of a graver finding
+    counted_as: list[Outcome]  # those outcomes: the tally counts the cases there
     known: str = ""  # links, where the failure was known
 
     @property
     def title(self) -> str:
-        """`MISSING wgrad · 4 cases of te · untouched`; `REFUSED · 12 cases of te, 6 of them graver elsewhere`."""
+        """`MISSING wgrad · 4 cases of te · untouched`; `REFUSED · 12 cases of te, 6 of which count as MISSING`."""
         role = "" if self.role == "case" else f" {self.role}"
         counted = f"{self.cases} case{'' if self.cases == 1 else 's'} of {self.provider}"
         if self.graver:
-            counted += f", {self.graver} of them graver elsewhere"
+            share = "" if self.graver == self.cases else f"{self.graver} of "
+            which = f"{share}which count{'s' if self.graver == 1 else ''} as"
+            counted += f", {which} {' or '.join(outcome.value for outcome in self.counted_as)}"
         diagnosis = f" · {self.finding.diagnosis}" if self.finding.diagnosis else ""
         known = f" · known: {self.known}" if self.known else ""
         return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}{known}"
@@ -77,13 +80,15 @@ def cause(finding: Finding) -> str:
 
 def _group(members: list[tuple[Verdict, Finding]]) -> Group:
     verdict, finding = members[0]
+    graver = {one.case: one.outcome for one, _ in members if one.outcome is not finding.outcome}
     return Group(
         provider=str(verdict.axes.get("provider", "")),
         role=_role(finding),
         example=verdict.case,
         finding=finding,
         cases=len({verdict.case for verdict, _ in members}),
-        graver=len({verdict.case for verdict, _ in members if verdict.outcome is not finding.outcome}),
+        graver=len(graver),
+        counted_as=sorted(set(graver.values()), key=lambda outcome: -outcome.gravity),
         known=_known(verdict, finding),
     )
 

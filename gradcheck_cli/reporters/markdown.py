@@ -29,6 +29,7 @@ from gradcheck_cli.reporters.table import PATH_IN_WORDS, RATIO_IN_WORDS, ratio
 # GitHub refuses the body of an issue or a comment that is longer than 65,536 characters.
 LIMIT = 65_536
 _PART = 16_000  # of each part but the last, so that every part has its say
+_FRAME = 300  # what folds the list of cases, and counts those that are left out
 _LONGEST_WHY = 1_000
 _AXES = {"single_grouped_weight": "single\\_grouped\\_weight", "fuse_wgrad_accumulation": "fuse\\_wgrad"}
 _COUNTS = ("cases", "known")
@@ -41,7 +42,7 @@ def text(report: Report) -> str:
     parts.append(_cut(_complaints(report), _PART, "entries"))
     parts.append(_cut(_environment(report), _PART, "lines"))
     head = "\n\n".join("\n".join(part) for part in parts if part)
-    return f"{head}\n\n{_cases(report, LIMIT - len(head) - 100)}\n"
+    return f"{head}\n\n{_cases(report, LIMIT - len(head) - _FRAME)}\n"
 
 
 def _summary(report: Report) -> list[str]:

@@ -30,9 +30,14 @@ def title(run: Run) -> str:
 
 
 def headline(tally: Tally) -> str:
-    """What was executed out of what was asked, and every outcome with its count."""
-    asked = f"executed {tally.executed} of {tally.asked} asked ({percent(tally.share)})"
-    return " · ".join([asked, counts(tally.outcomes)]) if tally.outcomes else asked
+    """What was executed out of what was asked, and every outcome with its count; apart from them what was not asked."""
+    said = [f"executed {tally.executed} of {tally.asked} asked ({percent(tally.share)})"]
+    left_out = Outcome.EXCLUDED.value
+    if asked := {outcome: count for outcome, count in tally.outcomes.items() if outcome != left_out}:
+        said.append(counts(asked))
+    if left_out in tally.outcomes:
+        said.append(f"not asked: {tally.outcomes[left_out]} {left_out}")
+    return " · ".join(said)
 
 
 def proof(verdicts: Sequence[Verdict]) -> str:
