@@ -93,9 +93,9 @@ def opening(
     )
 
 
-def render_again(folder: Path, formats: Sequence[str]) -> None:
-    """A finished run in any format: the table onto the console, files into its folder."""
-    render(read(folder), formats, folder, open_console())
+def render_again(folder: Path, formats: Sequence[str], output: Path | None) -> None:
+    """A finished run in any format: the table onto the console, files into `output`, else into its folder."""
+    render(read(folder), formats, folder, open_console(), output=output)
 
 
 def default_folder(began: datetime, selected: selection.Selection) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,11 +107,22 @@ VIEWS = {"csv": "report.csv", "json": "report.json", "junit": "junit.xml", "mark
 
 
 @pytest.mark.parametrize(("name", "file"), VIEWS.items(), ids=VIEWS)
-def test_report_renders_the_same_file_again(green: Run, name: str, file: str) -> None:
-    before = (green.folder / file).read_bytes()
-    done = typed("report", str(green.folder), "--format", name)
-    assert (done.code, done.out) == (0, f"wrote {green.folder / file}\n")
-    assert (green.folder / file).read_bytes() == before
+def test_report_renders_the_same_file_again_in_another_folder(green: Run, name: str, file: str, tmp_path: Path) -> None:
+    done = typed("report", str(green.folder), "--format", name, "--output", str(tmp_path / "new"))
+    assert (done.code, done.out) == (0, f"wrote {tmp_path / 'new' / file}\n")
+    assert (tmp_path / "new" / file).read_bytes() == (green.folder / file).read_bytes()
+
+
+def test_report_writes_over_nothing_and_says_where_else_it_could(green: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(green.folder, tmp_path / "run")
+    there = folder / "report.json"
+    there.write_bytes(there.read_bytes() + b" ")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    done = typed("report", str(folder), "--format", "svg", "--format", "json")
+    assert (done.code, done.out) == (2, "")
+    assert f"{there} is there already, and stays as it is: name another folder with --output" in done.err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert typed("report", str(folder), "--format", "svg").out == f"wrote {folder / 'table.svg'}\n"
 
 
 def test_report_prints_the_table_of_the_run_again(green: Run) -> None:

@@ -13,6 +13,11 @@ app = typer.Typer()
 
 OldArgument = Annotated[Path, typer.Argument(metavar="OLD", help="The folder of the run to compare with.")]
 NewArgument = Annotated[Path, typer.Argument(metavar="NEW", help="The folder of the run that came later.")]
+# Of no variable: GRADCHECK_OUTPUT names the folder of a run.
+ReportOutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="DIR", help="Where files go; default RUN. None is written over."),
+]
 # Of no variable: GRADCHECK_FORMAT names the files of a run.
 ExplainFormatOption = Annotated[str, typer.Option("--format", metavar="NAME", help="text, markdown or json.")]
 DiffFormatOption = Annotated[str, typer.Option("--format", metavar="NAME", help="table, markdown or json.")]
@@ -27,11 +32,15 @@ ProviderMapOption = Annotated[
 
 
 @app.command(cls=Bare)
-def report(folder: RunArgument, formats: FormatOption = ["table"]) -> None:  # noqa: B006
+def report(
+    folder: RunArgument,
+    formats: FormatOption = ["table"],  # noqa: B006
+    output: ReportOutputOption = None,
+) -> None:
     """Render a finished run again, in any format. Ends with 0, whatever the run's own exit code was."""
     from gradcheck_cli import pipeline
 
-    pipeline.render_again(folder, formats)
+    pipeline.render_again(folder, formats, output)
 
 
 @app.command(cls=Bare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -52,23 +52,36 @@ def progress(console: Console) -> Reporter:
 
 
 def render(
-    report: Report, formats: Sequence[str], folder: Path, console: Console, judged_from: Path | None = None
+    report: Report,
+    formats: Sequence[str],
+    folder: Path,
+    console: Console,
+    *,
+    output: Path | None = None,
+    judged_from: Path | None = None,
 ) -> None:
-    """A finished run again: files into its folder, then the table onto the console."""
+    """A finished run again: files into `output` or its own folder, then the table onto the console."""
     wanted = dict.fromkeys(_known(formats))
+    files = {name: (output or folder) / _VIEWS[name][0] for name in wanted if name not in PRINTED}
+    _require_new(files.values())
     github = GithubReporter(console)
     if _GITHUB in wanted:
         github.pause()
-    for name in wanted:
-        if name not in PRINTED:
-            file, view = _VIEWS[name]
-            write_whole(folder / file, view(report))
-            console.print(Text(f"wrote {folder / file}"), soft_wrap=True)
+    for name, file in files.items():
+        write_whole(file, _VIEWS[name][1](report))
+        console.print(Text(f"wrote {file}"), soft_wrap=True)
     if _TABLE in wanted:
         ConsoleReporter(console, folder, judged_from=judged_from).closed(report)
     if _GITHUB in wanted:
         github.closed(report)
     require_printed(console)
+
+
+def _require_new(files: Iterable[Path]) -> None:
+    """UsageError for a file that is there: what a run recorded is not written over."""
+    for file in files:
+        if file.exists():
+            raise UsageError(f"{file} is there already, and stays as it is: name another folder with --output")
 
 
 def _known(formats: Sequence[str]) -> Sequence[str]:
