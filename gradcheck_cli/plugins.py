@@ -50,7 +50,7 @@ BUILT_IN = {
 ON_PURPOSE = {
     "faults": Candidate(
         name="faults",
-        summary="the torch loop with one fault, its api: each must be judged red",
+        summary="the torch loop with one fault, its api: red in every case in which the fault has a place",
         apis=dict.fromkeys(battery.APIS, f"{_PROVIDERS}.faults:build"),
         distribution="torch",
         environment=_TORCH_ENVIRONMENT,

@@ -1,4 +1,4 @@
-"""Did what was asked run? Requested against effective configuration, and a candidate's own refusal."""
+"""Did what was asked run? Requested against effective configuration, and what the capability table says is closed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _in_words(case: Case, observation: Observation, differs: list[str]) -> str:
 
 
 def refused(row: Closed, said: str) -> Finding:
-    """A clear no, where one is due."""
+    """Closed, as the table says: by a no of the candidate, or by the path that ran instead."""
     return Finding(
         slot="case",
         outcome=Outcome.REFUSED,

@@ -11,8 +11,8 @@ from gradcheck_cli.records.verdict import Outcome
 # Gravest first: a case that changed in several ways has a line for each, and a verdict that changed has one.
 Kind = Literal["regression", "coverage lost", "mended", "coverage gained", "outcome", "path", "margin", "slower"]
 KINDS: dict[Kind, str] = {
-    "regression": "was right or refused, and is not now; or one of its gradients was right",
-    "coverage lost": "was right, and is refused or excluded now",
+    "regression": "was green, and is red now; or one of its gradients was right, and is not now",
+    "coverage lost": "was right, and is refused or excluded now: nothing says any more that it is right",
     "mended": "was wrong, and is right now",
     "coverage gained": "was refused or excluded, and is right now",
     "outcome": "another outcome, neither time right",
