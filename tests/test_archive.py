@@ -45,7 +45,7 @@ def kinds(path: Path) -> dict[str, str]:
 def test_what_was_packed_is_all_right_and_always_the_same_bytes(tmp_path: Path) -> None:
     done = typed("verify", str(written(tmp_path, WHOLE)))
     assert (done.code, done.err) == (0, "")
-    assert "2 of 2 files are as they were written" in done.out
+    assert "2 of 2 files listed in SHA256SUMS are as they were written" in done.out
     assert packed(dict(reversed(FILES.items()))) == WHOLE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -844,6 +845,13 @@ def test_a_picture_folds_the_command_that_shows_a_finding_again() -> None:
     report = samples.seed()
     last = next(verdict.case for verdict in report.verdicts if verdict.outcome is Outcome.MISSING).rpartition(":")[2]
     assert last[-8:] in picture.text(report)
+
+
+def test_what_a_picture_folds_stays_indented() -> None:
+    case = f"torch:api=loop:m_splits={','.join(map(str, range(1, 60)))}"
+    report = samples.report([samples.verdict(case, Outcome.RAISED)])
+    begins = re.findall(r'x="([\d.]+)"[^>]*>(?=run:|[^<]*58,59)', picture.text(report))
+    assert begins == ["24.4", "24.4"]  # two columns of 12.2
 
 
 def test_a_picture_drawn_later_is_that_of_the_run() -> None:

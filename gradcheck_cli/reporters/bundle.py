@@ -41,5 +41,5 @@ def verified(path: Path, found: Verified, console: Console) -> None:
     if found.differences:
         said = f"{path} is not as it was written: {found.files - bad} of {found.files} files are; fetch it again"
     else:
-        said = f"{path}: {found.files} of {found.files} files are as they were written"
+        said = f"{path}: {found.files} of {found.files} files listed in SHA256SUMS are as they were written"
     console.print(Text(said), soft_wrap=True)

@@ -6,6 +6,8 @@ import io
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.reporters.console import ConsoleReporter
@@ -18,8 +20,14 @@ class _Paper(Console):
     """A picture cannot be scrolled: what a terminal leaves whole, so that it can be copied, is folded here."""
 
     def print(self, *objects: Any, **more: Any) -> None:
-        """Print, and fold."""
-        super().print(*objects, **{**more, "soft_wrap": False})
+        """Print, and fold; what is indented stays so."""
+        super().print(*map(_indented, objects), **{**more, "soft_wrap": False})
+
+
+def _indented(one: Any) -> Any:
+    """A text of one line as rich folds it under its own beginning."""
+    blanks = len(one.plain) - len(one.plain.lstrip(" ")) if isinstance(one, Text) and "\n" not in one.plain else 0
+    return Padding(one[blanks:], (0, 0, 0, blanks)) if blanks else one
 
 
 def text(report: Report) -> str:
