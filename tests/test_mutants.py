@@ -196,6 +196,18 @@ def test_mutants_measured_in_several_calls_are_the_same(monkeypatch: pytest.Monk
     assert apart == together
 
 
+def test_a_mutant_of_a_phase_in_which_nothing_was_found_proves_nothing() -> None:
+    replace = msgspec.structs.replace
+    seen = observed(UNFUSED, "fast")
+    channels = [
+        replace(one, phases=[replace(phase, microbatch=9) if phase.mutant else phase for phase in one.phases])
+        for one in seen.channels
+    ]
+    told = conclude(Case.parse(UNFUSED), replace(seen, channels=channels), CPU).mutants
+    assert told
+    assert (told.killed, told.of) == (0, 0)
+
+
 def test_a_mutant_of_another_version_is_passed_over() -> None:
     seen = msgspec.structs.replace(observed(UNFUSED), mutants=["wgrad_doubled", "wgrad_of_the_future"])
     found = conclude(Case.parse(UNFUSED), seen, CPU)

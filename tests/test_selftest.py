@@ -65,7 +65,7 @@ def test_a_fault_that_the_judge_does_not_see_is_told(seen: Observation, monkeypa
     blind = {"wgrad_doubled", "fprop_nan"}
     real = proof.as_if_found
 
-    def found_right(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen:
+    def found_right(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen | None:
         # The judge looks at what was found, and not at what the fault made of it.
         return channel if mutant.name in blind else real(channel, mutated, mutant)
 

@@ -88,6 +88,8 @@ def outcomes_in(channel: ChannelSeen, mutant: Mutant, wanted: list[Expected], ju
         if phase.mutant != mutant.name:
             continue
         altered = as_if_found(channel, phase, mutant)
+        if altered is None:
+            continue
         experts = {slot.expert for slot in phase.slots}
         for one in wanted:
             there = (one.role, one.microbatch, one.phase) == (mutant.role, phase.microbatch, phase.phase)
@@ -95,17 +97,19 @@ def outcomes_in(channel: ChannelSeen, mutant: Mutant, wanted: list[Expected], ju
                 yield from (judgement.outcome for judgement in judge(one, altered))
 
 
-def as_if_found(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen:
-    """The channel with a mutant's slots in the place of those found; where it has none, all of its role are gone."""
+def as_if_found(channel: ChannelSeen, mutated: PhaseSeen, mutant: Mutant) -> ChannelSeen | None:
+    """The channel with a mutant's slots in the place of those found; where it has none, all of its role are gone.
+
+    None where nothing was found in that phase: an altered file can say so, and proves nothing.
+    """
 
     def key(slot: SlotSeen) -> tuple[int, str]:
         return slot.expert, slot.buffer
 
-    found = next(
-        phase
-        for phase in channel.phases
-        if not phase.mutant and (phase.microbatch, phase.phase) == (mutated.microbatch, mutated.phase)
-    )
+    alike = (one for one in channel.phases if (one.microbatch, one.phase) == (mutated.microbatch, mutated.phase))
+    found = next((one for one in alike if not one.mutant), None)
+    if found is None:
+        return None
     own = {key(slot): slot for slot in found.slots if slot.role == mutant.role} if mutated.slots else {}
     own |= {key(slot): slot for slot in mutated.slots}
     seen = msgspec.structs.replace(found, slots=list(own.values()))
