@@ -90,6 +90,7 @@ def _script(made: Scripted, names: private.Names) -> Scripted:
         cleared(made, names),
         script=private.without_marks(made.script, names),
         variant_script=private.without_marks(made.variant_script, names),
+        contrast_script=private.without_marks(made.contrast_script, names),
     )
 
 
@@ -112,6 +113,8 @@ def files(told: issue.Told, texts: dict[str, str], names: private.Names) -> dict
         packed["script.py"] = told.scripted.script
         if told.scripted.variant_script:
             packed["variant.py"] = told.scripted.variant_script
+        if told.scripted.contrast_script:
+            packed["contrast.py"] = told.scripted.contrast_script
         seen = [one.script for one in told.more if one.shows]
         packed |= {issue_script.name(number): text for number, text in enumerate(seen, 2)}
     return packed

@@ -101,6 +101,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_bundle_holds_report_journal_environment_scripts_trail_logs_and_hashes(run: Path) -> None:
     assert sorted(members(run)) == [
         "SHA256SUMS",
+        "contrast.py",
         "environment.json",
         "issue.md",
         "journal.jsonl",
@@ -123,11 +124,11 @@ def test_what_is_in_it_are_the_records_of_the_run(run: Path, tmp_path: Path) -> 
 
 def test_its_scripts_do_what_the_report_says(run: Path, tmp_path: Path) -> None:
     codes = {}
-    for name in ("script.py", "variant.py"):
+    for name in ("script.py", "variant.py", "contrast.py"):
         (tmp_path / name).write_text(members(run)[name])
         done = subprocess.run([sys.executable, name], cwd=tmp_path, env=variables(), capture_output=True, check=False)
         codes[name] = done.returncode
-    assert codes == {"script.py": 1, "variant.py": 0}
+    assert codes == {"script.py": 1, "variant.py": 0, "contrast.py": 0}
     text = members(run)["issue.md"]
     assert "fails 3 of 3, the variant with bias=1 passes 3 of 3" in text
     assert members(run)["script.py"].rstrip() in text
@@ -143,7 +144,11 @@ def test_the_issue_names_the_api_the_condition_and_what_is_wrong(run: Path) -> N
     assert "Transformer Engine" not in text
     assert "`torch.nn.functional.linear per expert`: all gradients are right, in 2 cases" in text
     assert "`grad_output=expanded` means: `y.sum().backward()`" in text
-    assert f"It is of a case of the run, `{RED}`. A smaller one fails alike" in text
+    assert f"It is of the smallest case that was found to fail like `{RED}`" in text
+    for file, case in (("variant.py", ":bias=1"), ("contrast.py", "torch:api=loop")):
+        told = next(line for line in text.splitlines() if line.startswith(f"`{file}`"))
+        assert case in told
+        assert told.endswith("It passes 3 of 3.")
 
 
 def test_one_altered_byte_is_told(run: Path, tmp_path: Path) -> None:

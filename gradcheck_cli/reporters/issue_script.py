@@ -53,17 +53,34 @@ def parts(shown: Scripted | None, more: Sequence[Scripted]) -> list[tuple[list[s
     """Lines, rank and name of each part: the script, its output, then those of the other kinds, folded."""
     if not shown or not shown.shows:
         return []
-    variant = f" {code('variant.py')} in the archive is the variant, {code(shown.variant)}." if shown.variant else ""
     told = [
         (_fenced(shown.script.rstrip("\n").splitlines(), "python"), 1, "The script, script.py,"),
-        ([*_printed(shown), *["", variant.strip()] * bool(variant)], 2, "Its output"),
+        (_printed(shown.output), 2, "Its output"),
+        *[(lines, 3, "What passes beside it") for lines in _passing(shown)],
     ]
     seen = [one for one in more if one.shows]
     return told + [(_folded(one, number), 3, f"The script {name(number)}") for number, one in enumerate(seen, 2)]
 
 
-def _printed(shown: Scripted) -> list[str]:
-    output = printable(shown.output).splitlines()
+def _passing(shown: Scripted) -> list[list[str]]:
+    """The variant and the other api, as far as they were seen to pass, each with what it prints."""
+    beside = [
+        ("variant.py", "one axis away", shown.variant, shown.passes, shown.variant_output),
+        ("contrast.py", "of another API", shown.contrast, shown.contrast_passes, shown.contrast_output),
+    ]
+    return [
+        [
+            f"{code(file)} in the archive is the same {what}, {code(case)}. It passes {passes} of {shown.of}.",
+            "",
+            *_printed(output),
+        ]
+        for file, what, case, passes, output in beside
+        if case and passes
+    ]
+
+
+def _printed(text: str) -> list[str]:
+    output = printable(text).splitlines()
     cut = ["..."] if len(output) > _MOST_OUTPUT else []
     return ["It prints:", "", *_fenced([*cut, *output[-_MOST_OUTPUT:]], "text")]
 
@@ -77,7 +94,7 @@ def _folded(shown: Scripted, number: int) -> list[str]:
         "",
         *_fenced(shown.script.rstrip("\n").splitlines(), "python"),
         "",
-        *_printed(shown),
+        *_printed(shown.output),
         "",
         "</details>",
     ]
