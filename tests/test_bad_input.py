@@ -18,12 +18,14 @@ from commands import ROOT, Done, child, typed, variables
 from gradcheck_cli import installed, pipeline, selection
 from gradcheck_cli.compute import machine
 from gradcheck_cli.errors import HarnessError, UsageError
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter
 from gradcheck_cli.reporters.jsonl import Journal
+from gradcheck_cli.reporters.read import read
 from gradcheck_cli.reporters.report_json import text as report_text
 
 SMOKE = "--matrix smoke --provider torch"
@@ -357,6 +359,95 @@ def test_a_failure_in_the_middle_loses_nothing_that_was_judged(tmp_path: Path) -
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [verdict["outcome"] for verdict in report["verdicts"]] == ["CRASHED", "UNTESTED", "UNTESTED"]
     assert report["exit_code"] == 3
+
+
+def altered(folder: Path, **changes: object) -> Path:
+    """A folder with a report of two cases, of which the second was altered after it was written."""
+    plain = json.loads(report_text(samples.report([samples.verdict("te:api=op"), samples.verdict("te:api=op:seed=1")])))
+    plain["verdicts"][1].update(changes)
+    (folder / "report.json").write_text(json.dumps(plain), encoding="utf-8")
+    return folder
+
+
+AXES = Case.parse("te:api=op:seed=1").axes()
+ALTERED: dict[str, tuple[dict[str, object], str]] = {
+    "axes without a provider": (
+        {"axes": {name: value for name, value in AXES.items() if name != "provider"}},
+        "expected the provider of te:api=op:seed=1 among its axes, found none",
+    ),
+    "axes without an api": (
+        {"axes": {"provider": "te", "apj": "op"}},
+        "expected the api of te:api=op:seed=1 among its axes, found none",
+    ),
+    "axes of another case": (
+        {"axes": {**AXES, "seed": 2}},
+        "expected te:api=op:seed=2, as the axes say, found te:api=op:seed=1",
+    ),
+    "a case that stands twice": (
+        {"case": "te:api=op", "axes": {**AXES, "seed": 0}},
+        "expected te:api=op once, found it twice",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "command", ("report {}", "explain {}", "diff {} {}", "known add {} --link https://x/1 --owner a")
+)
+@pytest.mark.parametrize(("changes", "told"), ALTERED.values(), ids=ALTERED)
+def test_a_report_whose_cases_are_not_as_they_were_is_told_in_one_message(
+    tmp_path: Path, changes: dict[str, object], told: str, command: str
+) -> None:
+    done = typed(*shlex.split(command.replace("{}", str(altered(tmp_path, **changes)))))
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"gradcheck: {tmp_path}/report.json was changed after it was written: {told}\n"
+
+
+def test_axes_and_values_that_this_version_does_not_know_still_load(tmp_path: Path) -> None:
+    axes = {"provider": "te", "api": "op", "dtype": "int4", "axis_to_come": 1}
+    case = "te:api=op:dtype=int4:axis_to_come=1"
+    verdict = read(altered(tmp_path, case=case, axes=axes, channels={"data_to_come": "no"})).verdicts[1]
+    assert (verdict.case, verdict.axes) == (case, axes)
+    assert typed("report", str(tmp_path), "--format", "markdown").code == 0
+
+
+def test_axes_of_an_older_report_lack_those_that_came_later(tmp_path: Path) -> None:
+    older = {name: value for name, value in AXES.items() if name not in {"grad_output", "microbatches"}}
+    assert read(altered(tmp_path, axes=older)).verdicts[1].axes == older
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A finished run of two cases."""
+    verdicts = [samples.verdict("te:api=op"), samples.verdict("te:api=op:seed=1")]
+    writer = Everyone([Journal(tmp_path), FileReporter(tmp_path / "report.json", report_text)])
+    writer.opened(samples.RUN, [verdict.case for verdict in verdicts])
+    for verdict in verdicts:
+        writer.started(Case.parse(verdict.case))
+        writer.finished(verdict)
+    writer.closed(samples.report(verdicts))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kept", (0, 1, 400), ids=("nothing", "a byte", "its beginning"))
+def test_a_report_that_breaks_off_is_read_from_the_journal_beside_it(recorded: Path, kept: int) -> None:
+    whole, path = read(recorded), recorded / "report.json"
+    path.write_bytes(path.read_bytes()[:kept])
+    done = typed("explain", str(recorded))
+    assert f"{path} breaks off, or holds no JSON: what is told is what {recorded / 'journal.jsonl'} holds" in done.err
+    assert read(recorded).verdicts == whole.verdicts
+
+
+def test_a_journal_with_a_broken_line_is_read_without_it_and_is_no_longer_green(recorded: Path) -> None:
+    path = recorded / "journal.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    [at] = [i for i, line in enumerate(lines) if b'"verdict"' in line and b"seed=1" in line]
+    path.write_bytes(b"\n".join([*lines[:at], lines[at][:50], *lines[at + 1 :]]))
+    (recorded / "report.json").unlink()
+    done = typed("report", str(recorded))
+    assert f"{path}, line {at + 1} breaks off, or holds no JSON: it is passed over" in done.err
+    found = read(recorded)
+    assert [verdict.outcome.value for verdict in found.verdicts] == ["PASSED", "UNTESTED"]
+    assert found.exit_code == 1
 
 
 def test_ctrl_c_before_the_run_began_is_130(monkeypatch: pytest.MonkeyPatch) -> None:

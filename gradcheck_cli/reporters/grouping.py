@@ -55,7 +55,7 @@ def notes(report: Report) -> dict[str, int]:
     """What was not judged, and what else deserves a word, with the number of cases that say so."""
     said: dict[str, tuple[str, int]] = {}
     for verdict in report.verdicts:
-        unjudged = [f"{DATA[fill]}: {why}" for fill, why in verdict.channels.items() if why != "judged"]
+        unjudged = [f"{DATA.get(fill, fill)}: {why}" for fill, why in verdict.channels.items() if why != "judged"]
         for note in dict.fromkeys([*unjudged, *verdict.notes]):
             first, count = said.get(_without_numbers(note), (note, 0))
             said[_without_numbers(note)] = (first, count + 1)

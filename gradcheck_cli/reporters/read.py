@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import zlib
 from collections.abc import Callable
@@ -15,16 +16,18 @@ from gradcheck_cli.records.base import OBSERVATION_VERSION, SCHEMA_VERSION
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
-from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, tally
-from gradcheck_cli.records.verdict import Finding, Outcome, Verdict, gravest
+from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, exit_code, tally
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS
+from gradcheck_cli.reporters.standard_output import complain
+from gradcheck_cli.reporters.unchanged import named_once, unchanged
 
 REPORT = "report.json"
 _INTERRUPTED = 130
 # What was concluded can be read however old it is: a field that came later has a default, which says that it was not
 # there. Observations are read in their own version alone: what an older one did not look at cannot be judged.
 _OLDEST = 0
-_CUT_OFF = "expected a verdict after the case was started, found the end of the journal: the run was cut off here"
+_CUT_OFF = "expected a verdict after the case was started, found none in the journal: the run was cut off here"
 _ANEW = "record the run again"
 _NEVER_RUN = "expected the case to run; the run ended before it"
 _decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
@@ -40,36 +43,31 @@ class _Versioned(msgspec.Struct):
 
 def read(folder: Path) -> Report:
     """The report of a run; UsageError where the folder holds none that this version can read."""
-    if (folder / REPORT).is_file():
-        return _unchanged(_record(_bytes(folder / REPORT), _decode_report, where=str(folder / REPORT)), folder / REPORT)
-    if (folder / JOURNAL).is_file():
-        return _rebuilt(folder / JOURNAL)
+    path, instead = folder / REPORT, folder / JOURNAL
+    if path.is_file():
+        raw = _bytes(path)
+        if _is_json(raw) or not instead.is_file():
+            return unchanged(_record(raw, _decode_report, where=str(path)), path)
+        _say(f"{path} breaks off, or holds no JSON: what is told is what {instead} holds")
+    if instead.is_file():
+        return _rebuilt(instead)
     raise UsageError(f"no run in {folder}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them")
 
 
-def _unchanged(report: Report, path: Path) -> Report:
-    """The report, where its parts agree with each other; UsageError where somebody changed one of them."""
-    wrong = [verdict.case for verdict in report.verdicts if verdict.findings and verdict.outcome != _gravest(verdict)]
-    if wrong:
-        raise UsageError(
-            f"{path} was changed after it was written: the outcome of {wrong[0]} is not its gravest finding"
-        )
-    counted = tally(report.verdicts)
-    if report.tally != counted:
-        raise UsageError(
-            f"{path} was changed after it was written: expected {counted.outcomes}, as its verdicts say, "
-            f"found {report.tally.outcomes}"
-        )
-    return report
-
-
-def _gravest(verdict: Verdict) -> Outcome:
-    return gravest([finding.outcome for finding in verdict.findings])
+@functools.cache  # a journal is read for more than one question, and spoken of once
+def _say(what: str) -> None:
+    complain(what)
 
 
 def journal(path: Path) -> list[JournalLine]:
-    """The lines of a journal; a last line that a killed run left unfinished is passed over."""
-    return [line for _, line in _lines(path, _decode_line)]
+    """The lines of a journal; one that holds no JSON is passed over, and told of where it is not the last."""
+    lines = []
+    for place, line in _placed(path):
+        if _is_json(line):
+            lines.append(_record(line, _decode_line, where=place))
+        else:
+            _say(f"{place} breaks off, or holds no JSON: it is passed over, and what it said is not told")
+    return lines
 
 
 def observations(folder: Path) -> list[tuple[str, Observation]]:
@@ -101,23 +99,21 @@ def environments(folder: Path) -> dict[str, Environment]:
     return where
 
 
-def _lines(
-    path: Path,
-    decode: Callable[[bytes], T],
-    version: int = SCHEMA_VERSION,
-    instead: str = _ANEW,
-    oldest: int = _OLDEST,
-) -> list[tuple[str, T]]:
+def _lines(path: Path, decode: Callable[[bytes], T], version: int, instead: str, oldest: int) -> list[tuple[str, T]]:
     """The records of a file of lines, each with its place; a last line that was left unfinished is passed over."""
+    return [
+        (place, _record(line, decode, where=place, version=version, instead=instead, oldest=oldest))
+        for place, line in _placed(path)
+    ]
+
+
+def _placed(path: Path) -> list[tuple[str, bytes]]:
+    """Each line and its place, without those that hold nothing, and without a last one that was left unfinished."""
     # A machine that lost its power may have left zero bytes where the last lines would be.
     numbered = [(i, line) for i, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip(b"\0 \r")]
     if numbered and not _is_json(numbered[-1][1]):
         numbered.pop()
-    places = [(f"{path}, line {number}", line) for number, line in numbered]
-    return [
-        (place, _record(line, decode, where=place, version=version, instead=instead, oldest=oldest))
-        for place, line in places
-    ]
+    return [(f"{path}, line {number}", line) for number, line in numbered]
 
 
 def _rebuilt(path: Path) -> Report:
@@ -130,13 +126,16 @@ def _rebuilt(path: Path) -> Report:
         raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
     closed = next((line for line in lines if isinstance(line, Closed)), None)
     verdicts = _verdicts(lines, opened.cases)
+    named_once(verdicts, path)
+    # What ended with 0 does so no longer where the verdict of a case was lost.
+    judged = exit_code(verdicts, opened.run.min_executed, interrupted=False, harness_failed=False)
     return Report(
         run=opened.run,
         environment=next((line.environment for line in lines if isinstance(line, Seen)), Environment()),
         tally=tally(verdicts),
         verdicts=verdicts,
         seconds=closed.seconds if closed else sum(verdict.seconds for verdict in verdicts),
-        exit_code=closed.exit_code if closed else _INTERRUPTED,
+        exit_code=(closed.exit_code or judged) if closed else _INTERRUPTED,
     )
 
 
@@ -160,11 +159,13 @@ def _untested(case: str, axes: dict[str, str | int], why: str) -> Verdict:
 
 
 def _axes(case: str) -> dict[str, str | int]:
-    """Every axis of a case that the journal only names; none where this version has other axes."""
+    """Every axis of a case that the journal only names; those of its id alone where this version has other axes."""
     try:
         return Case.parse(case).axes()
     except ValueError:
-        return {}
+        provider, *named = case.split(":")
+        pairs = (part.partition("=") for part in named)
+        return {"provider": provider, **{name: value for name, _, value in pairs}}
 
 
 def _record(
