@@ -25,6 +25,7 @@ from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter
 from gradcheck_cli.reporters.jsonl import Journal
+from gradcheck_cli.reporters.marks import code
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.reporters.report_json import text as report_text
 
@@ -448,6 +449,10 @@ def test_a_journal_with_a_broken_line_is_read_without_it_and_is_no_longer_green(
     found = read(recorded)
     assert [verdict.outcome.value for verdict in found.verdicts] == ["PASSED", "UNTESTED"]
     assert found.exit_code == 1
+
+
+def test_foreign_text_in_a_code_span_is_one_line() -> None:
+    assert code("26.06\n\n<img src=x>\n# x") == "`26.06 <img src=x> # x`"
 
 
 def test_ctrl_c_before_the_run_began_is_130(monkeypatch: pytest.MonkeyPatch) -> None:

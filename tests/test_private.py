@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import escape
+from urllib.parse import quote, unquote
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.records.case import Case
@@ -67,7 +72,19 @@ KEPT = (
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1 and /opt/venv/lib/python3.12",
     "https://github.com/NVIDIA/TransformerEngine/issues/3234",
     "6866 of 6866, 1/2, n/m: n of the row's m cases",
-    "TransformerEngine@v2.17.1",
+    "TransformerEngine@v2.17.1 and TransformerEngine@main",
+    "dgrad = dy@wgrad is not there; see x@module, x@w.t() and x@weight.mT",
+    "sm_90, compute_90a, bf16 (4, 96), dtype=torch.bfloat16, TP=2 BM=128",
+    "MISSING wgrad (untouched): expected main_grad = prefill + wgrad; found the prefill, bit for bit",
+    "INEXACT wgrad[3]: token 7 missing, scaled by 0.5; FAULT: wgrad",
+    "RuntimeError: CUDA error: device-side assert triggered; CUBLAS_STATUS_NOT_SUPPORTED: no algorithm",
+    "nvidia-curand-cu13==10.4.0.35, libcurand.so.10.4.0.35, curand 10.4.0.35",
+    "y = layer(x, m_splits=splits, weight=w, bias=None)",
+    "Linear(in_features=64, out_features=96, bias=False)",
+    "cublasLtMatmul(alpha=1.0, beta=1.0) at grouped_gemm.cu:340",
+    "https://github.com/NVIDIA/TransformerEngine/blob/v2.17.1/transformer_engine/common/gemm/x.cu#L12",
+    r"expected '\n' and \t, 100% of 5%, a && b, &c",
+    "PYTORCH_ALLOC_CONF=expandable_segments:True and TORCH_LOGS=+dynamo",
 )
 
 
@@ -82,7 +99,7 @@ HIDDEN = {
     "a home of root": ("cd /root; ls", "cd <home>; ls"),
     "a home of Windows": (r"C:\Users\alice\te", r"<home>\te"),
     "one's own home elsewhere": ("/srv/people/mallory/te.log", "<home>/te.log"),
-    "a folder": ("--output=/scratch/alice/secret/run", "--output=<folder>/run"),
+    "a folder": ("--output=/scratch/alice/secret/run", "--output=<folder>"),
     "a login": ("ssh alice@dgx-04.nvidia.com", "ssh <user>@<host>"),
     "a password in an address": ("https://bob:hunter2@x.org/simple", "https://<user>:<token>@x.org/simple"),
     "a host of a network within": ("reached node3.cluster.local.", "reached <host>."),
@@ -91,12 +108,42 @@ HIDDEN = {
     "an address with a port": ("10.0.0.1:29500", "<address>:29500"),
     "one's own name": ("Mallory's gpu-node-17: user mallory_2", "<user>'s <host>: user <user>_2"),
     "a variable": ("WANDB_MODE=offline RANK=3", "WANDB_MODE=<variable> RANK=<variable>"),
-    "a variable in quotes": ("export DB='a b' x", "export DB='a b' x"),
-    "a longer variable in quotes": ("export DB_URL='a b' x", "export DB_URL=<variable> x"),
+    "a variable in quotes": ("export DB_URL='a b' x", "export DB_URL=<variable> x"),
     "a dump of variables": ("{'MY_VAR': 'v', 'NVTE_X': '1'}", "{'MY_VAR': '<variable>', 'NVTE_X': '1'}"),
     "a secret by its name": ("password: hunter2, db_secret=x", "password: <token>, db_secret=<token>"),
     "a secret among what may be told": ("NVTE_API_KEY=abc", "NVTE_API_KEY=<token>"),
     "a header": ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer <token>"),
+    "a folder after a colon": ("LD /opt/venv/lib:/mnt/corp/proj/lib", "LD /opt/venv/lib:<folder>"),
+    "a folder of /opt": ("in /opt/secretcorp/te/run.py", "in <folder>/run.py"),
+    "a folder of Windows": (r"D:\work\proj\a.py", r"<folder>\a.py"),
+    "a share of Windows": (r"from \\server\share\proj now", "from <folder> now"),
+    "a folder of a compiler": ("-I/scratch/proj/include/ -c", "-I<folder>/ -c"),
+    "what a library holds": (
+        "/srv/proj/site-packages/torch/nn/functional.py",
+        "<folder>/site-packages/torch/nn/functional.py",
+    ),
+    "a user of an address": ("ssh zedqueen@10.0.0.5", "ssh <user>@<address>"),
+    "a mail": ("élanvital@corp.com, 007bond@3com.com", "<user>@<host>, <user>@<host>"),
+    "a token before a host": ("https://9f8a7b6c5d@gitlab.example.com/x", "https://<user>@<host>/x"),
+    "a password with marks": ("https://bob:p/w@rd@git.corp/x", "https://<user>:<token>@<host>/x"),
+    "an address within after a library": ("nccl: 10.44.12.13, host==8.8.8.8", "nccl: <address>, host==<address>"),
+    "an address glued to a device": ("eth0_10.44.12.13", "eth0_<address>"),
+    "an address before a colon": ("peer 2001:db8::77: refused", "peer <address>: refused"),
+    "a title of several words": ("lost JOB_TITLE=train nightfall; x", "lost JOB_TITLE=<variable>; x"),
+    "a line of env": ("JOB_TITLE=train for nightfall\nlang=de_DE", "JOB_TITLE=<variable>\nlang=<variable>"),
+    "a list": ("A_LIST=aa,secret;b RANK=3", "A_LIST=<variable> RANK=<variable>"),
+    "a variable that is JSON": ('X_Y={"a":"secret"}', "X_Y=<variable>"),
+    "a proxy": ("http_proxy=http://proxy.bigcorp.net:3128 x", "http_proxy=<variable> x"),
+    "a file of settings": ("JOB_NAME: night fall\nOTHER_NAME = x", "JOB_NAME: <variable>\nOTHER_NAME = <variable>"),
+    "JSON in JSON": (r"{\"JOB\": \"x\"}", r"{\"JOB\": \"<variable>\"}"),
+    "an option of a compiler": ("-DJOB=x $JOB=x -eJOB=x", "-DJOB=<variable> $JOB=<variable> -eJOB=<variable>"),
+    "a secret in camel case": (
+        '"SecretAccessKey": "a/b", accessToken=c',
+        '"SecretAccessKey": <token>, accessToken=<token>',
+    ),
+    "a secret of an option": ("--password hunter2 ['--token', 'x']", "--password <token> ['--token', '<token>']"),
+    "other headers": ("authorization: token x\nCookie: a=b; c=d", "authorization: token <token>\nCookie: <token>"),
+    "a signature": ("https://x.org/c?sv=1&sig=abc%2B", "https://x.org/c?sv=1&sig=<token>"),
     "a key": ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nxx\n-----END RSA PRIVATE KEY-----!", "<token>!"),
 }
 
@@ -112,8 +159,20 @@ def test_a_name_that_is_given_away_once_goes_everywhere() -> None:
 
 
 def test_a_name_behind_an_escaped_newline_is_the_name() -> None:
-    decoded = msgspec.json.decode(b'{"why": ["\\nalice@dgx"]}')
+    decoded = msgspec.json.decode(b'{"why": ["\\nalice@dgx1"]}')
     assert "alice" in names_in(strings(decoded), NOBODY).users
+
+
+@pytest.mark.parametrize("word", ("wgrad", "module", "api", "case", "MISSING", "torch"))
+def test_a_word_of_gradcheck_is_nobodys_name(word: str) -> None:
+    names = names_in(["see x@module, dy@wgrad"], Names(users=frozenset({word}), hosts=frozenset({word})))
+    assert (names.users, names.hosts) == (frozenset(), frozenset())
+    assert cleared(f"the {word} of it", Names(users=frozenset({word}))) == f"the {word} of it"
+
+
+def test_a_hub_for_everybody_is_no_host_of_ones_own() -> None:
+    names = names_in(["git@github.com:NVIDIA/TransformerEngine"], NOBODY)
+    assert cleared("https://github.com/NVIDIA", names) == "https://github.com/NVIDIA"
 
 
 def test_root_is_nobodys_name_and_a_short_name_is_no_reason_to_spoil_words() -> None:
@@ -128,7 +187,7 @@ def test_a_script_keeps_its_words() -> None:
 def test_a_record_can_be_read_back_whatever_its_users_name() -> None:
     names = Names(users=frozenset({"verdict", "passed", "torch", "wgrad"}))
     line = {"event": "verdict", "outcome": "PASSED", "roles": {"wgrad": "PASSED"}, "axes": {"provider": "torch"}}
-    assert cleared_json({**line, "why": "torch"}, names) == {**line, "why": "<user>"}
+    assert cleared_json({**line, "why": "of a verdict"}, names) == {**line, "why": "of a <user>"}
 
 
 def test_variables_that_may_not_be_told_are_left_out_by_name_as_well() -> None:
@@ -142,6 +201,84 @@ def test_variables_that_may_not_be_told_are_left_out_by_name_as_well() -> None:
 def test_versions_stay_whatever_their_form() -> None:
     assert cleared_json({"versions": {"x": "1.2.3.4"}}, NOBODY) == {"versions": {"x": "1.2.3.4"}}
     assert cleared_json({"versions": {"x": "on 1.2.3.4"}}, NOBODY) == {"versions": {"x": "on <address>"}}
+
+
+def test_a_build_of_ones_own_does_not_say_whose() -> None:
+    names = {"versions": {"transformer_engine": "2.17.1+mallory.gpu-node-17"}}
+    assert cleared_json(names, MINE) == {"versions": {"transformer_engine": "2.17.1+<user>.<host>"}}
+
+
+def test_the_keys_of_what_a_provider_tells_are_foreign_text() -> None:
+    told = {"effective": {"/home/al/proj": "v", "mallory": 1}, "seconds": 1.0, "roles": {"wgrad": "PASSED"}}
+    names = Names(users=frozenset({"mallory", "seconds"}))
+    assert cleared_json(told, names) == {**told, "effective": {"<home>/proj": "v", "<user>": 1}}
+
+
+def test_a_variable_is_one_line_and_an_image_has_a_name() -> None:
+    told = {"variables": {"NVTE_A": "1\n\n# x", "NVIDIA_PYTORCH_VERSION": "26.06\n\n<img src=x>"}}
+    assert cleared_json(told, NOBODY) == {"variables": {"NVTE_A": "1 # x"}}
+    named = {"variables": {"NVIDIA_PYTORCH_VERSION": "26.06"}}
+    assert cleared_json(named, NOBODY) == named
+
+
+SECRETS = {
+    **TOKENS,
+    "npm": "npm" + "_" + "aB3d" * 9,
+    "Docker": "dckr" + "_pat_" + "aB3-" * 7,
+    "Stripe": "sk" + "_live_" + "aB3d" * 6,
+    "Google": "AI" + "za" + "SyA1" * 9,
+    "a user": "mallory",
+    "a host": "gpu-node-17",
+    "an address within": "10.44.12.13",
+    "a long address": "2001:db8::77",
+    "a mail": "zedqueen@corp.example.com",
+    "a home": "/home/zedqueen",
+    "a folder": "/data/secretproj/zed/",
+    "a network card": "02:42:ac:11:00:02",
+}
+# What a log puts before and behind a word; the text between is the same in all of them.
+AROUND = (
+    ("\x1b[31m", "\x1b[0m"),
+    ("x\x1b[1;33m", "\x1b[m"),
+    (r"\x1b[31m", r"\x1b[0m"),
+    (r"\033[1m", r"\033[0m"),
+    (r"b'id:\n", r"\n'"),
+    (r"\\n", r"\\t"),
+    (r"\x0a", r"\x00"),
+    (r"\xe2\x80\x99", r"\xe2\x80\x99"),
+    (r"\u000a", r"\u0009"),
+    ("%20", "%20"),
+    ("%250A", "%0A"),
+    ("&lt;", "&gt;"),
+    ("&quot;", "&#34;"),
+    ("<", ">"),
+    ("('", "')"),
+    ('["', '"]'),
+    (r"{\"a\": \"", r"\"}"),
+    ("{", "}"),
+    ("`", "`"),
+    ("\u200b", "\u200b"),
+    ("\x00", "\x07"),
+    ("\t", "\n"),
+    (": ", ", "),
+    ("=", ";"),
+)
+WORDS = st.lists(st.sampled_from(("error", "at", "rank 3", "bf16", "wgrad", "sm_90", "13.5.1", "(4, 96)")), max_size=3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(WORDS, st.lists(st.sampled_from(AROUND), max_size=3), st.sampled_from(sorted(SECRETS.values())), WORDS)
+def test_no_secret_is_left_whatever_stands_around_it(
+    before: list[str], around: list[tuple[str, str]], secret: str, after: list[str]
+) -> None:
+    said = " ".join([*before, "".join(left for left, _ in around)])
+    text = said + secret + " ".join(["".join(right for _, right in reversed(around)), *after])
+    for written in (text, repr(text), json.dumps(text), json.dumps(json.dumps(text)), quote(text), escape(text)):
+        left = cleared(written, MINE)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", left)
+        assert not [one for one in (left, plain, unquote(plain)) if secret in one or "zedqueen" in one]
+        # In an address, what follows a folder is of its path.
+        assert written == quote(text) or [word for word in (*before, *after) if word not in left] == []
 
 
 @given(st.text(), st.sampled_from(list(HIDDEN.values())), st.text())

@@ -20,7 +20,8 @@ def escaped_part(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span, fenced by more backticks than any run inside."""
+    """A code span in one line, fenced by more backticks than any run inside."""
+    text = one_line(text)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence, blank = "`" * (longest + 1), " " if longest else ""
     return f"{fence}{blank}{text}{blank}{fence}"

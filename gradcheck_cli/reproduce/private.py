@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-import ipaddress
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-# The variables that may be told: those that change what a library computes or where, and the image it came in.
-TOLD = re.compile(
-    r"(NVTE_|CUBLAS|NVIDIA_TF32|TORCH_ALLOW_TF32|PYTORCH_CUDA_ALLOC|GRADCHECK_)\w*"
-    r"|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|NVIDIA_PYTORCH_VERSION|OMP_NUM_THREADS"
-)
-_TELLING = r"(?:token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|auth)"
-_TELLING_NAME = re.compile(_TELLING, re.IGNORECASE)
+from gradcheck_cli.reproduce import places, secrets
+from gradcheck_cli.reproduce.readings import WRITTEN, WRITTEN_FIRST, Rule, readings, replaced
+from gradcheck_cli.reproduce.vocabulary import OWN
+
 # Names that are nobody's; and shorter ones than this are found in paths and before an @ alone: no word would be safe.
-_NOBODY = {"root", "localhost", "localdomain", "nobody", "runner"}
+_NOBODY = {"root", "localhost", "localdomain", "nobody", "runner", "git"}
+_EVERYBODY = {"github.com", "gitlab.com", "pypi.org", "nvcr.io", "huggingface.co", "nvidia.com", "pytorch.org"}
 _SHORTEST = 3
+_LONGEST = 4096
+_MARKS = r"<(?:user|host|home|address|token|variable|folder)>"
 
 # Fields that records and ids are read back by: their values are words of gradcheck's own, and keep any name among them.
-_OWN_WORDS = {
-    "event",
-    "schema",
-    "outcome",
-    "roles",
-    "axes",
-    "case",
-    "cases",
-    "slot",
-    "kind",
-    "asked",
-    "example",
-    "beside",
-}
-
-_KEY_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
-    r"|(?:AKIA|ASIA)[A-Z0-9]{16}|nvapi-[\w-]{16,}|xox[abeoprs]-[\w-]{10,}|sk-[\w-]{20,}|pypi-[\w-]{16,}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
-    r"|[A-Za-z0-9]{84})(?![A-Za-z0-9])"  # the last is a key of NGC: 84 letters and digits
+_OWN_FIELDS = frozenset(
+    [
+        "event",
+        "schema",
+        "outcome",
+        "outcomes",
+        "roles",
+        "role",
+        "axes",
+        "axis",
+        "case",
+        "cases",
+        "slot",
+        "kind",
+        "asked",
+        "example",
+        "exceptions",
+        "beside",
+        "nearest",
+        "terms",
+        "values",
+        "others",
+        "failing",
+        "passing",
+        "always",
+        "margins",
+        "provider",
+    ]
 )
-_BEARER = re.compile(r"\b(Bearer|Basic) +[A-Za-z0-9._~+/=-]{8,}")
-_LOGIN = re.compile(r"://[^\s/@:]*:[^\s/@]*@")
-_VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"')\]}]+)"
-_ASSIGNED = re.compile(rf"(?<![\w$-])([A-Z][A-Z0-9_]{{2,}})=({_VALUE})")
-_MAPPED = re.compile(r"([\"'])([A-Z][A-Z0-9_]{2,})\1(\s*:\s*)(\"[^\"\n]*\"|'[^'\n]*')")
-_SECRET = re.compile(rf"(?<![A-Za-z])((?:[\w-]*[_-])?{_TELLING}[\"']?\s*[:=]\s*)({_VALUE})", re.IGNORECASE)
-
-_HOME = re.compile(
-    r"(?:/home|/Users)/(?P<user>[^/\s:\"',;)\]}<>]+)|/root(?![\w-])|[A-Za-z]:\\+Users\\+(?P<other>[^\\\s:\"',;]+)"
-)
-# Where everybody has the same; the names of all other folders may say whose machine it is.
-_FOLDERS = re.compile(r"(?<![\w.<>/:~*)\]-])/(?!(?:usr|opt|lib|lib64|bin|sbin|etc|proc|dev|sys)/)(?:[\w.+@%~-]+/)+")
-_AT = re.compile(r"(?<![\w.+-])(?P<user>[A-Za-z_][\w.+-]*)@(?P<host>(?!v?\d)[A-Za-z][\w.-]*\w)")
-_HOST = re.compile(
-    r"(?<![\w.-])(?:[A-Za-z0-9-]+\.)+(?:internal|local|lan|corp|intranet|localdomain)(?![\w-])|(?<![\w-])ip(?:-\d{1,3}){4}(?!\w)"
-    r"|(?<=\[)[A-Za-z][\w.-]*(?=\]:\d{2,5}\b)"
-)
-_MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-Fa-f]{2}){4}(?![\w:-])")
-_IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w]|\.\d)(?P<port>:\d+|/\d+)?")
-_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%\w+)?(?![\w:])")
-# What stands before four numbers that are a version: an operator, the word, a library's name.
-_VERSION_BEFORE = re.compile(
-    r"(?:[=<>~!]=\s*|\bversions?\W{0,3}|\b(?:torch|cuda|cudnn|cublas(?:lt)?|nccl|driver|python|triton|nvrtc"
-    r"|transformer[_-]engine(?:[_-]\w+)?|gradcheck|nvidia[\w-]*)\b\W{0,4}|\b(?:nvidia|cuda|lib|torch|transformer)\w*-)$",
-    re.IGNORECASE,
-)
+# Fields whose keys are foreign text as well; the keys of all others are fields of records, axes, roles and outcomes.
+_FOREIGN_KEYS = frozenset({"versions", "variables", "options", "effective", "channels"})
+_IMAGE = "NVIDIA_PYTORCH_VERSION"
 
 
 class Names(NamedTuple):
@@ -80,17 +64,21 @@ class Names(NamedTuple):
 def names_in(texts: Iterable[str], known: Names) -> Names:
     """The names that are known, and those that homes and `user@host` in these texts give away."""
     users, hosts = set(known.users), set(known.hosts)
-    for text in texts:
-        users |= {found["user"] or found["other"] for found in _HOME.finditer(text) if found["user"] or found["other"]}
-        for found in _AT.finditer(text):
-            users.add(found["user"])
-            hosts.add(found["host"])
-    hosts |= {host.partition(".")[0] for host in hosts}
+    for text in (reading for one in texts for reading in readings(one)):
+        for found in places.HOME.finditer(text):
+            users |= {name for name in found.groupdict().values() if name}
+        for pattern in (places.AT_DOTTED, places.AT_BARE, places.AT_ADDRESS):
+            for found in pattern.finditer(text):
+                users.add(found["user"])
+                if pattern is not places.AT_ADDRESS:
+                    hosts.add(found["host"])
+    hosts |= {host.partition(".")[0] for host in hosts if host.count(".") > 1}
     return Names(_telling(users), _telling(hosts), frozenset(home for home in known.homes if len(home) > 1))
 
 
 def _telling(names: set[str]) -> frozenset[str]:
-    return frozenset(name for name in names if name.lower() not in _NOBODY)
+    nobodys = _NOBODY | _EVERYBODY | {word.lower() for word in OWN}
+    return frozenset(name for name in names if name.lower() not in nobodys)
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -98,7 +86,8 @@ def strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
+        for name, one in value.items():
+            yield from strings(name)
             yield from strings(one)
     elif isinstance(value, list | tuple):
         for one in value:
@@ -107,69 +96,51 @@ def strings(value: Any) -> Iterator[str]:
 
 def cleared(text: str, names: Names) -> str:
     """A text without anything private; what stood there reads `<user>`, `<host>`, `<home>`, `<address>`, `<token>`."""
-    return _without_names(without_marks(text, names), names)
+    private, mine = [*secrets.OF_A_TEXT, *_homes(names), *places.HOMES], _of(names)
+    text = replaced(text, secrets.BLOCKS, (WRITTEN,))
+    # A log repeats itself.
+    once = functools.cache(lambda part: replaced(_of_a_form(part, private), mine))
+    return "".join(once(part) for part in _parts(text))
 
 
 def without_marks(text: str, names: Names) -> str:
     """The same without what can be told by its form, and homes: of a text whose words must stay, a script's."""
-    text = _KEY_BLOCK.sub("<token>", text)
-    text = _TOKEN.sub("<token>", text)
-    text = _BEARER.sub(r"\1 <token>", text)
-    text = _LOGIN.sub("://<user>:<token>@", text)
-    text = _ASSIGNED.sub(_variable, text)
-    text = _MAPPED.sub(_mapped, text)
-    text = _SECRET.sub(r"\1<token>", text)
-    for home in sorted(names.homes, key=len, reverse=True):
-        text = re.sub(rf"{re.escape(home)}(?![\w-])", "<home>", text)
-    text = _HOME.sub("<home>", text)
-    text = _FOLDERS.sub("<folder>/", text)
-    text = _AT.sub("<user>@<host>", text)
-    text = _HOST.sub("<host>", text)
-    text = _MAC.sub("<address>", text)
-    text = _IPV4.sub(_address, text)
-    return _IPV6.sub(_long_address, text)
+    private = [*secrets.OF_A_SCRIPT, *_homes(names), *places.HOMES]
+    return "".join(_of_a_form(part, private) for part in _parts(replaced(text, secrets.BLOCKS, (WRITTEN,))))
 
 
-def _without_names(text: str, names: Names) -> str:
+def _of_a_form(text: str, rules: list[Rule]) -> str:
+    # A quoted value ends where its quotes do, before any escape in it is read; a place begins where an escape ends.
+    text = replaced(text, rules, WRITTEN_FIRST)
+    return replaced(replaced(text, places.RULES), places.WINDOWS, (WRITTEN,))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines, and of a long one pieces that end with a blank: a line without an end must not take as long."""
+    for line in text.splitlines(keepends=True):
+        while len(line) > _LONGEST:
+            end = line.rfind(" ", _LONGEST // 2, _LONGEST) + 1 or _LONGEST
+            yield line[:end]
+            line = line[end:]
+        yield line
+
+
+def _homes(names: Names) -> list[Rule]:
+    homes = sorted(names.homes, key=len, reverse=True)
+    return [Rule(re.compile(rf"{re.escape(home)}(?![\w-])"), "<home>") for home in homes]
+
+
+def _of(names: Names) -> list[Rule]:
+    """Names wherever they stand alone: an underscore is a boundary too, gpu7_alice is as telling as alice."""
+    rules = []
     for mark, group in (("<host>", names.hosts), ("<user>", names.users)):
-        for name in sorted((one for one in group if len(one) >= _SHORTEST), key=len, reverse=True):
-            # An underscore is a boundary too: gpu7_alice is as telling as alice.
-            text = re.sub(rf"(?<![A-Za-z0-9<]){re.escape(name)}(?![A-Za-z0-9>])", mark, text, flags=re.IGNORECASE)
-    return text
-
-
-def _variable(found: re.Match[str]) -> str:
-    return found.group() if told(found[1]) else f"{found[1]}=<variable>"
-
-
-def _mapped(found: re.Match[str]) -> str:
-    quote = found[1]
-    return found.group() if told(found[2]) else f"{quote}{found[2]}{quote}{found[3]}{quote}<variable>{quote}"
-
-
-def told(variable: str) -> bool:
-    """Whether a variable may be told with its value."""
-    return bool(TOLD.fullmatch(variable)) and not _TELLING_NAME.search(variable)
-
-
-def _address(found: re.Match[str]) -> str:
-    text = found.group()
-    numbers = text.removesuffix(found["port"] or "").split(".")
-    is_version = not found["port"] and _VERSION_BEFORE.search(found.string[max(0, found.start() - 60) : found.start()])
-    if is_version or any(int(number) > 255 for number in numbers):
-        return text
-    return f"<address>{found['port'] or ''}"
-
-
-def _long_address(found: re.Match[str]) -> str:
-    text = found.group()
-    bare = text.rstrip(".").partition("%")[0]
-    try:
-        ipaddress.IPv6Address(bare)
-    except ValueError:
-        return text
-    # `::` and the namespace c10:: of torch are C++.
-    return text if bare == "::" or bare.startswith("c10::") else "<address>"
+        telling = sorted(
+            (re.escape(name) for name in _telling(set(group)) if len(name) >= _SHORTEST), key=len, reverse=True
+        )
+        if telling:
+            pattern = rf"{_MARKS}|(?<![^\W_])(?P<it>{'|'.join(telling)})(?![^\W_])"
+            rules.append(Rule(re.compile(pattern, re.IGNORECASE), mark))
+    return rules
 
 
 def cleared_json(value: Any, names: Names, key: str = "") -> Any:
@@ -178,17 +149,36 @@ def cleared_json(value: Any, names: Names, key: str = "") -> Any:
     Ids, axes and outcomes keep their words, so that the records can still be read.
     """
     if isinstance(value, str):
-        return without_marks(value, names) if key in _OWN_WORDS else _text(value, names, key)
+        return without_marks(value, names) if key in _OWN_FIELDS else _text(value, names, key)
     if isinstance(value, list):
         return [cleared_json(one, names, key) for one in value]
     if isinstance(value, Mapping):
-        if key in ("variables", "options"):
-            value = {name: one for name, one in value.items() if told(name) or name.startswith("-")}
-        inner = key if key in _OWN_WORDS or key == "versions" else ""
-        return {name: cleared_json(one, names, inner or name) for name, one in value.items()}
+        if key in {"variables", "options"}:
+            value = {name: _line(one) for name, one in value.items() if _may_be_told(name, one)}
+        inner = key if key in _OWN_FIELDS or key == "versions" else ""
+        return {_key(name, names, key): cleared_json(one, names, inner or name) for name, one in value.items()}
     return value
 
 
+def _key(name: str, names: Names, of: str) -> str:
+    if of in {"variables", "options"}:
+        return name
+    return cleared(name, names) if of in _FOREIGN_KEYS else without_marks(name, names)
+
+
+def _may_be_told(name: str, value: Any) -> bool:
+    if name == _IMAGE and not re.fullmatch(r"[\w.+-]+", str(value)):
+        return False  # the name of an image, which is told as one
+    return secrets.told(name) or bool(re.fullmatch(r"-[\w-]+", name))
+
+
+def _line(value: Any) -> Any:
+    """A variable is told in one line."""
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
 def _text(value: str, names: Names, key: str) -> str:
-    # A field of versions holds versions, however many numbers they have.
-    return value if key == "versions" and re.fullmatch(r"[\w.+-]+", value) else cleared(value, names)
+    # A field of versions holds versions, however many numbers they have; a build of one's own may name who built it.
+    return (
+        replaced(value, _of(names)) if key == "versions" and re.fullmatch(r"[\w.+-]+", value) else cleared(value, names)
+    )
