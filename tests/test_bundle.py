@@ -171,7 +171,7 @@ def test_nothing_private_is_in_any_file(run: Path, tmp_path: Path) -> None:
     assert leaks == []
     for name in ("report.json", "journal.jsonl", "worker-1.log", "issue.md"):
         plain = found[name].replace("\\", "").replace("`", "")
-        assert "<user>@<host> in <home>/te, <folder>/x; <address> and <address>; <token> <token>" in plain, name
+        assert "<user>@<host> in <home>/te, <folder>; <address> and <address>; <token> <token>" in plain, name
         assert "cublaslt 13.5.1, driver 580.159.04" in plain, name
     assert from_json(found["report.json"], Report).environment.variables == {"NVTE_TEST": "1"}
 
