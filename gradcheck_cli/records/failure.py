@@ -1,4 +1,8 @@
-"""When do two cases fail alike? Same outcome, same gradient, same diagnosis, whatever the numbers in it."""
+"""When do two cases fail alike? Same outcome, same gradient, same diagnosis, and of an exception the same words.
+
+A factor, an exit code and a signal are part of what a fault is. Which expert, token or row it meets, and the sizes in a
+message, follow from the case, and # stands for each.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,16 @@ from typing import NamedTuple
 
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
+# Where in the gradient, in the words of `judge/diagnosis.py`.
+_PLACE = re.compile(r"\b(expert|token|microbatch|shifted by|last) [-+]?\d+\b")
+_FACTOR = re.compile(r"(?<=\bscaled by )\S+")
+# Of a factor's digits as many as every dtype tells: it is one fault in float32 and in bfloat16.
+_DIGITS = 3
 # An address, or a number that is no part of a name, as in float32.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?<![\w.])[-+]?\d[\d.]*(?:e[-+]?\d+)?")
+
+# The folders of a path: where something was built or installed differs from machine to machine.
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+@-]+/)+")
 
 
 class Failure(NamedTuple):
@@ -21,17 +33,42 @@ class Failure(NamedTuple):
 
     @property
     def key(self) -> tuple[str, Outcome, str, str]:
-        """What two failures share that are alike, whatever the numbers in them: for comparing, and not to be told."""
-        return self.role, self.outcome, without_numbers(self.diagnosis), without_numbers(self.message)
+        """What two failures share that are alike: for comparing, and not to be told."""
+        return self.role, self.outcome, named(self.diagnosis), worded(self.message)
 
     def __str__(self) -> str:
         named = f" ({self.diagnosis})" if self.diagnosis else ""
         return f"{self.role} {self.outcome.value}{named}"
 
 
+def named(diagnosis: str) -> str:
+    """A diagnosis as it is for every case with this fault: `holds expert #`, and `scaled by 0.5`."""
+    return _FACTOR.sub(_rounded, _PLACE.sub(r"\1 #", diagnosis))
+
+
+def worded(message: str) -> str:
+    """A message as it is for every case and on every machine: without numbers, addresses and folders."""
+    return without_numbers(_FOLDERS.sub("", " ".join(message.split())))
+
+
 def without_numbers(text: str) -> str:
-    """A factor, an expert or a size differs from case to case while the fault is one: # stands for each."""
+    """A text with # for each number and address."""
     return _NUMBER.sub("#", text)
+
+
+def words_of(finding: Finding) -> str:
+    """What an exception says, for comparing, without its type and where it was raised; "" of what is none."""
+    if finding.outcome is not Outcome.RAISED:
+        return ""
+    _, known, said = finding.why.partition(f"raised {finding.diagnosis} in ")
+    return worded(said.partition(": ")[2] if known else finding.why)
+
+
+def _rounded(factor: re.Match[str]) -> str:
+    try:
+        return f"{float(factor[0]):.{_DIGITS}g}"
+    except ValueError:
+        return factor[0]
 
 
 def failure_of(finding: Finding) -> Failure:
