@@ -47,6 +47,7 @@ def written(entry: KnownFailure) -> str:
         "outcome": _quoted(entry.outcome.value),
         "role": entry.role and _quoted(entry.role),
         "diagnosis": entry.diagnosis and _quoted(entry.diagnosis),
+        "message": entry.message and _quoted(entry.message),
         "versions": versions and f"{{ {versions} }}",
         "architecture": entry.architecture and f"[{', '.join(map(_quoted, entry.architecture))}]",
         "link": _quoted(entry.link),

@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from gradcheck_cli import matrix
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.expression import compile_expression
+from gradcheck_cli.records.failure import named, worded
 from gradcheck_cli.records.known import CPU, VERSIONED, KnownFailure
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.verdict import Outcome
@@ -26,7 +27,7 @@ SHIPPED = "known"
 TO_FILL_IN = "TODO"  # what a proposal leaves to whoever takes it
 _TO_FILL_IN_WITH = {"link": "the address of the bug report", "owner": "who looks after this failure"}
 HEADER = re.compile(r"\s*\[\[\s*[\"']?known[\"']?\s*\]\]")
-_TEXTS = ("expression", "outcome", "role", "diagnosis", "link", "owner", "note")
+_TEXTS = ("expression", "outcome", "role", "diagnosis", "message", "link", "owner", "note")
 _NEEDED = ("expression", "outcome", "link", "owner", "expires")
 _KEYS = (*_TEXTS, "versions", "architecture", "expires")
 # What never ran cannot be known to fail.
@@ -106,6 +107,8 @@ class _KnownFile:
                 raise self._wrong(f"{key} is missing: an entry needs {', '.join(_NEEDED)}", "", number)
         texts = {key: self._text(key, table[key], number) for key in _TEXTS if key in table}
         self._compiles(texts["expression"], number)
+        if "message" in texts and texts["outcome"] != Outcome.RAISED.value:
+            raise self._wrong("message: expected it of outcome RAISED alone, which has an exception", "message", number)
         line = self._line("", number)
         return KnownFailure(
             place=f"{self._name}, line {line}",
@@ -114,6 +117,7 @@ class _KnownFile:
             outcome=Outcome(self._one_of("outcome", texts["outcome"], _OUTCOMES, number)),
             role=self._one_of("role", texts["role"], get_args(Role), number) if "role" in texts else None,
             diagnosis=texts.get("diagnosis", ""),
+            message=texts.get("message", ""),
             versions=self._versions(table.get("versions", {}), number),
             architecture=self._architecture(table.get("architecture", []), number),
             link=texts["link"],
@@ -184,7 +188,8 @@ def _identity(entry: KnownFailure) -> tuple[Any, ...]:
     """What makes two entries the same, whoever looks after them, and until when."""
     words = " ".join(entry.expression.split())
     versions, where = sorted(entry.versions.items()), sorted(entry.architecture)
-    return (words, entry.outcome, entry.role, entry.diagnosis, tuple(versions), tuple(where))
+    fault = entry.outcome, entry.role, named(entry.diagnosis), worded(entry.message)
+    return (words, *fault, tuple(versions), tuple(where))
 
 
 def _is_specifier(text: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -16,6 +15,7 @@ from gradcheck_cli.judge.known import Known, applies, architecture, failures, ro
 from gradcheck_cli.known_editing import appended, without, written
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.failure import named, words_of
 from gradcheck_cli.records.known import VERSIONED, Complaint, KnownFailure, Placed
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
@@ -26,7 +26,7 @@ from gradcheck_cli.reporters.summary import reproducer
 
 _DAYS = 90
 
-Failure = tuple[str, str, str, str]
+Failure = tuple[str, str, str, str, str]
 
 
 class Proposal(Record, frozen=True, kw_only=True):
@@ -39,6 +39,9 @@ class Proposal(Record, frozen=True, kw_only=True):
 
 def add(folder: Path, name: str, asked: Proposal, *, write: bool) -> list[str]:
     """Entries for the failures of a run that the file does not know, in words; with `write` they are in the file."""
+    today = datetime.now(timezone.utc).date()
+    if asked.expires and asked.expires < today:
+        raise UsageError(f"--expires {asked.expires}: expected a day that is not past, and it is {today}")
     path = known_file.locate(name)
     text = known_file.read(path) if path.is_file() else ""
     shown = known_file.shown(path)
@@ -106,9 +109,9 @@ def _all_failures(run: Sequence[Placed]) -> list[Failure]:
 
 
 def _failure(one: Placed, finding: Finding) -> Failure:
-    """What makes findings one failure; a diagnosis with a number in it differs from case to case, and is left open."""
-    diagnosis = "" if re.search(r"\d", finding.diagnosis) else finding.diagnosis
-    return (one.case.provider, finding.outcome.value, role(finding) if role(finding) in ROLES else "", diagnosis)
+    """What makes findings one failure, of one provider, as an entry names it."""
+    of_role = role(finding) if role(finding) in ROLES else ""
+    return one.case.provider, finding.outcome.value, of_role, named(finding.diagnosis), words_of(finding)
 
 
 def _entry(failure: Failure, run: Sequence[Placed], unknown: Sequence[Placed], asked: Proposal) -> KnownFailure:
@@ -124,6 +127,7 @@ def _entry(failure: Failure, run: Sequence[Placed], unknown: Sequence[Placed], a
         "outcome": finding.outcome.value,
         "role": failure[2] or None,
         "diagnosis": failure[3],
+        "message": failure[4],
         "versions": _versions(inside[0]),
         "architecture": list(dict.fromkeys(architecture(one.environment) for one in inside)),
         "link": asked.link.strip() or known_file.TO_FILL_IN,

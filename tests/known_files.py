@@ -8,9 +8,20 @@ from pathlib import Path
 TODAY = datetime.now(timezone.utc).date()
 LINK = "https://example.org/issues/7"
 # What the run of `test_known` shows, failure by failure.
-DOUBLED = {"expression": '"api=wgrad_doubled"', "outcome": '"INEXACT"'}
-UNTOUCHED = {"expression": '"api=wgrad_untouched and fuse_wgrad"', "outcome": '"MISSING"', "diagnosis": '"untouched"'}
-BOTH = {"expression": '"api=wgrad_in_both and not fuse_wgrad"', "outcome": '"UNEXPECTED"', "role": '"wgrad"'}
+UNNAMED = {"expression": '"api=wgrad_doubled"', "outcome": '"INEXACT"'}
+DOUBLED = UNNAMED | {"role": '"wgrad"', "diagnosis": '"doubled"'}
+UNTOUCHED = {
+    "expression": '"api=wgrad_untouched and fuse_wgrad"',
+    "outcome": '"MISSING"',
+    "role": '"wgrad"',
+    "diagnosis": '"untouched"',
+}
+BOTH = {
+    "expression": '"api=wgrad_in_both and not fuse_wgrad"',
+    "outcome": '"UNEXPECTED"',
+    "role": '"wgrad"',
+    "diagnosis": '"main_grad written"',
+}
 ALL = (DOUBLED, UNTOUCHED, BOTH)
 
 _LOOKED_AFTER = {"link": f'"{LINK}"', "owner": '"me"', "expires": str(TODAY + timedelta(days=1))}

@@ -144,9 +144,15 @@ def test_one_failure_that_no_entry_covers_is_a_finding(folder: Path, tmp_path: P
 TOO_WIDE = {"expression": '"api=wgrad_in_both"'}
 COMPLAINTS: dict[str, tuple[dict[str, str], str]] = {
     "a case passes": (BOTH | TOO_WIDE, "found PASSED in 1 of the 2 cases it covers"),
-    "another outcome": (BOTH | {"outcome": '"MISSING"'}, "expected MISSING wgrad, found UNEXPECTED wgrad[0]"),
+    "another outcome": (
+        BOTH | {"outcome": '"MISSING"'},
+        "expected MISSING wgrad (main_grad written), found UNEXPECTED wgrad",
+    ),
     "another diagnosis": (BOTH | {"diagnosis": '"none"'}, "found UNEXPECTED wgrad[0] (main_grad written)"),
-    "another role": (BOTH | {"role": '"dgrad"'}, "expected UNEXPECTED dgrad, found UNEXPECTED wgrad[0]"),
+    "another role": (
+        BOTH | {"role": '"dgrad"'},
+        "expected UNEXPECTED dgrad (main_grad written), found UNEXPECTED wgrad",
+    ),
     "its day is past": (BOTH | {"expires": str(TODAY - timedelta(days=1))}, "expired after"),
     "no such case": (BOTH | {"expression": '"api=wgrad_in_both and seed=9"'}, "and seed=9 holds, found none"),
 }
@@ -324,6 +330,12 @@ def test_add_takes_the_day_that_it_is_told(folder: Path, tmp_path: Path) -> None
     assert days == {"2031-02-03"}
 
 
+def test_add_takes_no_day_that_is_past(folder: Path, tmp_path: Path) -> None:
+    done = added(folder, tmp_path / "new.toml", *WRITE, "--expires", str(TODAY - timedelta(days=1)))
+    assert (done.code, (tmp_path / "new.toml").exists()) == (2, False)
+    assert "expected a day that is not past" in done.err
+
+
 @pytest.mark.parametrize("given", (("--link", LINK), ("--owner", "me"), ("--link", " ", "--owner", "me")), ids=str)
 def test_nothing_is_written_without_a_link_and_an_owner(folder: Path, tmp_path: Path, given: tuple[str, ...]) -> None:
     done = added(folder, tmp_path / "new.toml", "--write", *given)
@@ -351,7 +363,7 @@ def test_prune_only_says_what_it_would_do(folder: Path, tmp_path: Path) -> None:
     done = pruned(folder, file)
     assert (done.code, file.read_bytes()) == (0, before)
     assert done.out.splitlines()[0].startswith(
-        f"remove {file}, line {line_of(file, 2)}: expected INEXACT, found PASSED"
+        f"remove {file}, line {line_of(file, 2)}: expected INEXACT wgrad (doubled), found PASSED"
     )
     assert done.out.splitlines()[-1] == "to remove 1 of 2 entries: --write"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import report_samples as samples
-from known_files import DOUBLED, TODAY, entry
+from known_files import TODAY, entry
 
 from gradcheck_cli import known_file
 from gradcheck_cli.judge.known import Known, applies, whole
@@ -25,12 +25,18 @@ CONTAINER = Environment(
 
 def known(**keys: str) -> KnownFailure:
     said = {"expression": '"api=module"', "outcome": '"MISSING"', **keys}
-    (only,) = known_file.parse(entry(DOUBLED, said), "mine.toml")
+    (only,) = known_file.parse(entry(said), "mine.toml")
     return only
 
 
-def finding(outcome: Outcome, slot: str, diagnosis: str = "none") -> Finding:
-    return Finding(slot=slot, outcome=outcome, why="expected a gradient, found none", diagnosis=diagnosis)
+def finding(outcome: Outcome, slot: str, diagnosis: str = "none", *experts: int) -> Finding:
+    why = "expected a gradient, found none"
+    return Finding(slot=slot, outcome=outcome, why=why, diagnosis=diagnosis, experts=list(experts))
+
+
+def raised(message: str, during: str = "backward of microbatch 1") -> Finding:
+    why = f"expected gradients; the candidate raised RuntimeError in {during}: {message}"
+    return Finding(slot="case", outcome=Outcome.RAISED, why=why, diagnosis="RuntimeError")
 
 
 def placed(*findings: Finding, environment: Environment = samples.H200) -> Placed:
@@ -39,20 +45,54 @@ def placed(*findings: Finding, environment: Environment = samples.H200) -> Place
     return Placed(case=CASE, verdict=verdict, environment=environment)
 
 
-WGRAD = known(role='"wgrad"', link='"w"')
-BGRAD = known(role='"bgrad"', outcome='"INACCURATE"', link='"b"')
+WGRAD = known(role='"wgrad"', diagnosis='"none"', link='"w"')
+BGRAD = known(role='"bgrad"', outcome='"INACCURATE"', diagnosis='"none"', link='"b"')
+WRONG = known(role='"wgrad"', outcome='"INEXACT"', diagnosis='"holds expert #"', link='"x"')
+HALF = known(role='"wgrad"', outcome='"INEXACT"', diagnosis='"scaled by 0.5"', link='"h"')
+UNNAMED = known(role='"wgrad"', outcome='"INEXACT"', link='"u"')
+STRIDES = known(
+    outcome='"RAISED"', diagnosis='"RuntimeError"', message='"strides of [64, 128] must be nonzero"', link='"r"'
+)
+SILENT = known(outcome='"RAISED"', diagnosis='"RuntimeError"', link='"s"')
 MISSED = finding(Outcome.MISSING, "wgrad[1]")
 COVERED: dict[str, tuple[tuple[Finding, ...], list[KnownFailure], str]] = {
     "nothing to know": ((), [WGRAD], ""),
     "its failure": ((MISSED,), [WGRAD], "w"),
     "a refusal beside it": ((MISSED, finding(Outcome.REFUSED, "case")), [WGRAD], "w"),
-    "a milder finding on the same gradient": ((MISSED, finding(Outcome.INACCURATE, "wgrad[0]")), [WGRAD], "w"),
+    "a milder one of the same gradient": ((MISSED, finding(Outcome.INEXACT, "wgrad[0]", "doubled")), [WGRAD], ""),
+    "memory written beside it": ((MISSED, finding(Outcome.UNEXPECTED, "wgrad[1]", "main_grad written")), [WGRAD], ""),
+    "another diagnosis": ((finding(Outcome.MISSING, "wgrad[1]", "untouched"),), [WGRAD], ""),
+    "another expert's content": ((finding(Outcome.INEXACT, "wgrad[0]", "holds expert 2"),), [WRONG], "x"),
+    "its factor": ((finding(Outcome.INEXACT, "wgrad[0]", "scaled by 0.5"),), [HALF], "h"),
+    "another factor": ((finding(Outcome.INEXACT, "wgrad[0]", "scaled by 3"),), [HALF], ""),
+    "a name where none is known": ((finding(Outcome.INEXACT, "wgrad[0]", "doubled"),), [UNNAMED], ""),
+    "no name, as is known": ((finding(Outcome.INEXACT, "wgrad[0]", ""),), [UNNAMED], "u"),
+    "the same on random data": (
+        (
+            finding(Outcome.INEXACT, "wgrad[0]", "scaled by 0.5", 0, 1),
+            finding(Outcome.INACCURATE, "wgrad[0]", "scaled by 0.5", 1),
+        ),
+        [HALF],
+        "h",
+    ),
+    "random data of another expert": (
+        (
+            finding(Outcome.INEXACT, "wgrad[0]", "scaled by 0.5", 0),
+            finding(Outcome.INACCURATE, "wgrad[1]", "scaled by 0.5", 1),
+        ),
+        [HALF],
+        "",
+    ),
+    "what an exception says": ((raised("grad strides of [7, 0] must be nonzero"),), [STRIDES], "r"),
+    "another exception of its type": ((raised("expert index 7 out of range"),), [STRIDES], ""),
+    "words where none are known": ((raised("expert index 7 out of range"),), [SILENT], ""),
+    "an exception without words": ((raised(""),), [SILENT], "s"),
     "a graver finding on the same gradient": ((MISSED, finding(Outcome.RAISED, "wgrad[0]")), [WGRAD], ""),
     "another failure beside it": ((MISSED, finding(Outcome.INACCURATE, "bgrad[0]")), [WGRAD], ""),
     "each of two known": ((MISSED, finding(Outcome.INACCURATE, "bgrad[0]")), [WGRAD, BGRAD], "w; b"),
     "the same failure of another gradient": ((MISSED, finding(Outcome.MISSING, "dgrad[0]")), [WGRAD], ""),
-    "the same failure of any gradient": ((MISSED, finding(Outcome.MISSING, "dgrad[0]")), [known(link='"a"')], "a"),
-    "another layer": ((MISSED,), [known(expression='"api=op"')], ""),
+    "no role, which is the whole case": ((MISSED,), [known(diagnosis='"none"', link='"a"')], ""),
+    "another layer": ((MISSED,), [known(expression='"api=op"', role='"wgrad"', diagnosis='"none"')], ""),
 }
 
 

@@ -10,7 +10,9 @@ from packaging.version import InvalidVersion, Version
 
 from gradcheck_cli.expression import Predicate, compile_expression
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import named, worded, words_of
 from gradcheck_cli.records.known import CPU, VERSIONED, Complaint, Day, KnownFailure, Placed
+from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Run
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
@@ -28,9 +30,9 @@ class Known:
         """The verdict, with the links of what was known of it; one finding that no entry names, and it has none."""
         red = failures(placed.verdict)
         covering = [entry for entry, holds in self._entries if covers(entry, holds, placed)]
-        named = [[entry.link for entry in covering if fits(entry, finding)] for finding in red]
-        links = dict.fromkeys(link for found in named for link in found)
-        return msgspec.structs.replace(placed.verdict, known="; ".join(links) if all(named) else "")
+        known = [[entry.link for entry in covering if fits(entry, finding)] for finding in red]
+        links = dict.fromkeys(link for found in known for link in found)
+        return msgspec.structs.replace(placed.verdict, known="; ".join(links) if all(known) else "")
 
     def complaints(self, run: Sequence[Placed], *, whole: bool, today: Day) -> list[Complaint]:
         """What of the entries is not true of this run; of one that does not apply where it ran, nothing is said.
@@ -66,12 +68,17 @@ class Known:
 
 
 def failures(verdict: Verdict) -> list[Finding]:
-    """The findings that a gate does not let pass, of each role the gravest: it tells what the milder ones come from."""
+    """The findings that a gate does not let pass, without those that only say again what another one says."""
     red = [finding for finding in verdict.findings if not finding.outcome.green]
-    worst: dict[str, int] = {}
-    for finding in red:
-        worst[role(finding)] = max(finding.outcome.gravity, worst.get(role(finding), 0))
-    return [finding for finding in red if finding.outcome.gravity == worst[role(finding)]]
+    return [finding for finding in red if not any(_echoes(finding, graver) for graver in red)]
+
+
+def _echoes(finding: Finding, graver: Finding) -> bool:
+    """Whether it is what integers showed of the same experts, by the same name, seen on random data once more."""
+    if (finding.outcome, graver.outcome) != (Outcome.INACCURATE, Outcome.INEXACT):
+        return False
+    alike = (role(finding), named(finding.diagnosis)) == (role(graver), named(graver.diagnosis))
+    return alike and set(finding.experts) <= set(graver.experts)
 
 
 def role(finding: Finding) -> str:
@@ -90,10 +97,12 @@ def covers(entry: KnownFailure, holds: Predicate, placed: Placed) -> bool:
 
 
 def fits(entry: KnownFailure, finding: Finding) -> bool:
-    """Whether a finding is the failure that the entry names."""
-    if entry.role and role(finding) != entry.role:
-        return False
-    return finding.outcome is entry.outcome and entry.diagnosis in ("", finding.diagnosis)
+    """Whether a finding is the failure that the entry names: what it does not name, the finding must not have."""
+    of_role = role(finding) if role(finding) in ROLES else None
+    said = words_of(finding)
+    heard = worded(entry.message) in said if entry.message else not said
+    alike = (of_role, finding.outcome, named(finding.diagnosis)) == (entry.role, entry.outcome, named(entry.diagnosis))
+    return alike and heard
 
 
 def applies(entry: KnownFailure, environment: Environment) -> bool:
@@ -132,8 +141,8 @@ def _mended(entry: KnownFailure, passed: list[Verdict], of: int) -> Complaint:
 
 
 def _different(entry: KnownFailure, strange: list[Verdict], of: int) -> Complaint:
-    found = ", ".join(f"{finding.outcome.value} {_named(finding)}" for finding in failures(strange[0]))
-    todo = "look into it as into a new failure, then correct the entry"
+    found = ", ".join(f"{finding.outcome.value} {_told(finding)}" for finding in failures(strange[0]))
+    todo = "look into it as into a new failure, then correct the entry, or add one for what no entry names"
     return _complaint(entry, "different", f"found {found} in {_some(strange, of)}: {todo}", strange)
 
 
@@ -163,5 +172,6 @@ def _some(verdicts: list[Verdict], of: int) -> str:
     return f"{len(verdicts)} of the {of} cases it covers, first {verdicts[0].case}"
 
 
-def _named(finding: Finding) -> str:
-    return f"{finding.slot} ({finding.diagnosis})" if finding.diagnosis else finding.slot
+def _told(finding: Finding) -> str:
+    named = f"{finding.slot} ({finding.diagnosis})" if finding.diagnosis else finding.slot
+    return f"{named}: {words_of(finding)}" if words_of(finding) else named

@@ -35,8 +35,10 @@ class KnownFailure(Record, frozen=True, kw_only=True):
     link: str
     owner: str
     expires: date  # the last day on which it holds
-    role: Role | None = None  # None: of any
-    diagnosis: str = ""  # "": any
+    # What an entry leaves out, its failure does not have: it names one fault.
+    role: Role | None = None  # None: of the whole case
+    diagnosis: str = ""  # whatever expert, token or row it names
+    message: str = ""  # of a RAISED: a part of what the exception says, whatever the numbers in it
     versions: dict[str, str] = {}  # a name of VERSIONED -> PEP 440 specifier
     architecture: list[str] = []  # sm90, ..., or cpu; none: any
     note: str = ""
@@ -44,8 +46,8 @@ class KnownFailure(Record, frozen=True, kw_only=True):
     @property
     def failure(self) -> str:
         """`MISSING wgrad (untouched)`."""
-        role = f" {self.role}" if self.role else ""
-        return f"{self.outcome.value}{role}{f' ({self.diagnosis})' if self.diagnosis else ''}"
+        named = f" ({self.diagnosis})" if self.diagnosis else ""
+        return f"{self.outcome.value} {self.role or 'case'}{named}{f': {self.message}' if self.message else ''}"
 
 
 class Placed(Record, frozen=True, kw_only=True):
