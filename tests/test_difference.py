@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import H200, RUN, report, verdict
 
+from gradcheck_cli.judge.bounds import GROWN, LEAST_LEFT, LEAST_SECONDS
 from gradcheck_cli.judge.difference import difference
 from gradcheck_cli.records.base import to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.difference import KINDS, Difference
 from gradcheck_cli.records.report import Report
-from gradcheck_cli.records.verdict import Margin, Outcome, Verdict
+from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict
 
 RECORDED = ROOT / "reports"
 OLD, NEW = "te-2.17.1-h200", "te-2.20.2-h200"
@@ -151,6 +152,59 @@ def test_cases_of_one_run_alone_are_listed_and_not_compared() -> None:
     other = "te:api=module"
     found = difference(report([verdict(CASE), verdict(other)]), report([verdict(CASE), verdict("te:api=op")]), {})
     assert (found.compared, found.only_old, found.only_new) == (1, [other], ["te:api=op"])
+
+
+FP32 = "te:api=op:dtype=fp32"
+
+
+def asked_with(*command: str, **options: str) -> Report:
+    """A run without the case of fp32, asked for in these words."""
+    return report([verdict(CASE)], command=["gradcheck", "run", *command], options=options)
+
+
+GONE: dict[str, tuple[Report, Report, str]] = {
+    "a run of the whole": (asked_with(), asked_with(), ""),
+    "the same selection": (asked_with("-k", "api=op"), asked_with("-k", "api=op"), ""),
+    "a selection that holds for it": (asked_with(), asked_with("-k", "api=op"), ""),
+    "a selection without it": (asked_with(), asked_with("-k", "dtype=fp16"), "-k dtype=fp16"),
+    "a selection of another version": (asked_with(), asked_with("-k", "new_axis=1"), ""),
+    "one case": (asked_with(), asked_with(f"--case={CASE}"), f"--case {CASE}"),
+    "another part": (asked_with("--shard", "1/2"), asked_with("--shard", "2/2"), "--shard 2/2"),
+    "a variable": (asked_with(), asked_with(GRADCHECK_SHARD="2/2"), "--shard 2/2"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "excuse"), GONE.values(), ids=GONE)
+def test_a_right_case_that_is_gone_is_coverage_lost_unless_nobody_asked_for_it(
+    old: Report, new: Report, excuse: str
+) -> None:
+    had = msgspec.structs.replace(old, verdicts=[verdict(CASE), verdict(FP32), verdict("te:api=op:seed=1", M)])
+    found = difference(had, new, {})
+    assert (kinds(found), found.regressed) == (([], False) if excuse else (["coverage lost"], True))
+    assert (found.not_asked, FP32 in found.only_old) == (excuse, True)
+
+
+@pytest.mark.parametrize(("more", "code"), (((), 1), (("-k", "dtype=fp16"), 0)), ids=("whole", "narrowed"))
+def test_what_is_gone_is_told_in_the_last_line(tmp_path: Path, more: tuple[str, ...], code: int) -> None:
+    old = written(tmp_path / "old", report([verdict(CASE), verdict(FP32)], command=["gradcheck", "run"]))
+    done = typed("diff", old, written(tmp_path / "new", asked_with(*more)))
+    last = " ".join(done.out.split()).partition("compared 1 · ")[2]
+    excused = "nothing changed · 1 only in OLD · NEW was not asked for all of OLD: -k dtype=fp16"
+    assert (done.code, last) == (code, excused if more else "1 coverage lost · 1 only in OLD")
+
+
+def test_another_fault_behind_the_same_outcome_is_told() -> None:
+    one, other = (
+        verdict(CASE, I, findings=[Finding(slot="wgrad[0]", outcome=I, why="", diagnosis=named)])
+        for named in ("scaled by 0.5", "scaled by 3")
+    )
+    (change,) = compared(one, other).changes
+    assert (change.kind, change.new) == ("outcome", "wgrad INEXACT (scaled by 3)")
+
+
+def test_the_legend_says_from_where_on_a_change_is_told() -> None:
+    assert f"{GROWN * LEAST_LEFT:g} of its bound" in KINDS["margin"]
+    assert f"and {LEAST_SECONDS:g} s or more" in KINDS["slower"]
 
 
 def test_what_differs_between_the_machines_is_told_and_nothing_else() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradcheck_cli.judge.bounds import grown, slowed
+from gradcheck_cli.judge.narrowing import asked_for, narrower
 from gradcheck_cli.records.case import AXES
-from gradcheck_cli.records.difference import KINDS, Change, Difference, Kind, Side
+from gradcheck_cli.records.difference import ABSENT, KINDS, Change, Difference, Kind, Side
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import failure_of, words_of
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -23,6 +25,10 @@ def difference(old: Report, new: Report, mapped: Mapped) -> Difference:
     changes = [change for before, after in pairs for change in _changes(before, after)]
     kinds = list(KINDS)
     left, right = {before.case for before, _ in pairs}, {after.case for _, after in pairs}
+    right_before = [one for one in old.verdicts if one.case not in left and one.outcome is Outcome.PASSED]
+    lost = [one for one in right_before if not mapped and asked_for(one, new.run, old.run)]
+    changes += [_lost(verdict) for verdict in lost]
+    excuse = "--provider-map" if mapped else " ".join(narrower(new.run, old.run))
     return Difference(
         old=Side(run=old.run, tally=old.tally),
         new=Side(run=new.run, tally=new.tally),
@@ -30,6 +36,7 @@ def difference(old: Report, new: Report, mapped: Mapped) -> Difference:
         compared=len(pairs),
         changes=sorted(changes, key=lambda change: kinds.index(change.kind)),
         only_old=[verdict.case for verdict in old.verdicts if verdict.case not in left],
+        not_asked=excuse if len(lost) < len(right_before) else "",
         only_new=[verdict.case for verdict in new.verdicts if verdict.case not in right],
     )
 
@@ -64,8 +71,18 @@ def _changes(before: Verdict, after: Verdict) -> Iterator[Change]:
     if kind:
         why = after.worst.why if after.worst else ""
         yield _change(kind, (before, after), before.outcome.value, after.outcome.value, roles=changed, why=why)
+    was, now = _faults(before), _faults(after)
+    if not kind and was.keys() != now.keys():
+        yield _change("outcome", (before, after), ", ".join(was.values()), ", ".join(now.values()))
     if before.outcome.executed and after.outcome.executed:
         yield from _of_executed(before, after)
+
+
+def _faults(verdict: Verdict) -> dict[object, str]:
+    """What a case failed with: as it is compared, and as it is told."""
+    red = [finding for finding in verdict.findings if not finding.outcome.green]
+    told = [f"{failure_of(one)}{f': {words}' if (words := words_of(one)) else ''}" for one in red]
+    return {failure_of(one).key: said for one, said in zip(red, told, strict=True)}
 
 
 def _of_executed(before: Verdict, after: Verdict) -> Iterator[Change]:
@@ -100,6 +117,10 @@ def _kind(was: Outcome, now: Outcome, roles: Mapping[str, tuple[Outcome, Outcome
     if now is Outcome.PASSED:
         return "coverage gained" if was.green else "mended"
     return "outcome"
+
+
+def _lost(verdict: Verdict) -> Change:
+    return Change(kind="coverage lost", case=verdict.case, axes=verdict.axes, old=verdict.outcome.value, new=ABSENT)
 
 
 def _change(kind: Kind, pair: tuple[Verdict, Verdict], old: str, new: str, **more: object) -> Change:

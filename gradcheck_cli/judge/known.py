@@ -9,15 +9,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from gradcheck_cli.expression import Predicate, compile_expression
+from gradcheck_cli.judge.narrowing import narrowing
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import named, worded, words_of
 from gradcheck_cli.records.known import CPU, VERSIONED, Complaint, Day, KnownFailure, Placed
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Run
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
-
-_NARROWING = ("-k", "--case", "--shard", "--last-failed")
-_NARROWING_VARIABLES = ("GRADCHECK_K", "GRADCHECK_CASE", "GRADCHECK_SHARD", "GRADCHECK_LAST_FAILED")
 
 
 class Known:
@@ -119,10 +117,8 @@ def architecture(environment: Environment) -> str:
 
 def whole(run: Run, verdicts: Sequence[Verdict]) -> bool:
     """Whether every case of the matrix was asked for and came to its turn."""
-    narrowed = any(word.startswith(_NARROWING) for word in run.command)
-    narrowed = narrowed or any(run.options.get(name) for name in _NARROWING_VARIABLES)
     never_ran = any(verdict.worst and verdict.worst.outcome is Outcome.UNTESTED for verdict in verdicts)
-    return bool(run.matrix) and not narrowed and not never_ran
+    return bool(run.matrix) and not narrowing(run) and not never_ran
 
 
 def _within(version: str, specifier: str) -> bool:

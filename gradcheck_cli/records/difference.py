@@ -12,14 +12,15 @@ from gradcheck_cli.records.verdict import Outcome
 Kind = Literal["regression", "coverage lost", "mended", "coverage gained", "outcome", "path", "margin", "slower"]
 KINDS: dict[Kind, str] = {
     "regression": "was green, and is red now; or one of its gradients was right, and is not now",
-    "coverage lost": "was right, and is refused or excluded now: nothing says any more that it is right",
+    "coverage lost": "was right, and is refused, excluded or absent now: nothing says any more that it is right",
     "mended": "was wrong, and is right now",
     "coverage gained": "was refused or excluded, and is right now",
-    "outcome": "another outcome, neither time right",
+    "outcome": "another outcome or another fault, neither time right",
     "path": "something else ran than before",
-    "margin": "the error after output rounding is four times what it was",
-    "slower": "twice as slow",
+    "margin": "the error after output rounding is four times what it was, and 0.2 of its bound or more",
+    "slower": "twice as slow, and 2 s or more slower",
 }
+ABSENT = "absent"  # what has become of a case that the new run should have and has not
 REGRESSIONS: tuple[Kind, ...] = ("regression", "coverage lost")
 
 
@@ -54,6 +55,7 @@ class Difference(Record, frozen=True, kw_only=True):
     compared: int  # pairs of cases
     changes: list[Change]
     only_old: list[str]
+    not_asked: str = ""  # why cases that were right and are in the old run alone are no coverage lost
     only_new: list[str]
 
     @property

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.base import to_json
-from gradcheck_cli.records.difference import KINDS, REGRESSIONS, Change, Difference, Kind, Side
+from gradcheck_cli.records.difference import ABSENT, KINDS, REGRESSIONS, Change, Difference, Kind, Side
 from gradcheck_cli.reporters import summary
 from gradcheck_cli.reporters.marks import code, escaped, row
-from gradcheck_cli.reporters.plain_text import excerpt
+from gradcheck_cli.reporters.plain_text import excerpt, one_line
 
 _MOST_CASES = 8  # of each kind
 _MOST_IN_MARKDOWN = 200
@@ -113,7 +113,8 @@ def _headline(found: Difference) -> str:
     counts = {kind: len({(one.case, one.new_case) for one in found.changes if one.kind == kind}) for kind in KINDS}
     said = [f"{count} {kind}" for kind, count in counts.items() if count] or ["nothing changed"]
     only = [f"{len(ids)} only in {side}" for side, ids in (("OLD", found.only_old), ("NEW", found.only_new)) if ids]
-    return " · ".join([f"compared {found.compared}", *said, *only])
+    excused = [f"NEW was not asked for all of OLD: {one_line(found.not_asked)}"] if found.not_asked else []
+    return " · ".join([f"compared {found.compared}", *said, *only, *excused])
 
 
 def _header(found: Difference) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -173,7 +174,7 @@ def _what(change: Change) -> str:
     """`MISSING -> PASSED`; of a regression within one outcome, the roles that changed."""
     if change.kind in ("margin", "slower"):
         return f"{change.role} after rounding" if change.role else "seconds"
-    if change.old == change.new:
+    if change.old == change.new and change.roles:
         return ", ".join(f"{role} {was.value} -> {now.value}" for role, (was, now) in change.roles.items())
     return f"{change.old} -> {change.new}"
 
@@ -183,7 +184,8 @@ def _cases(found: Difference) -> Iterator[tuple[str, str]]:
         case = f"{change.case} -> {change.new_case}" if change.new_case else change.case
         figures = f" ({' '.join(part for part in (change.role, change.old, '->', change.new) if part)})"
         yield change.kind, f"{case}{figures}" if change.kind in ("margin", "slower") else case
-    yield from (("only in OLD", case) for case in found.only_old)
+    lost = {change.case for change in found.changes if change.new == ABSENT}
+    yield from (("only in OLD", case) for case in found.only_old if case not in lost)
     yield from (("only in NEW", case) for case in found.only_new)
 
 
