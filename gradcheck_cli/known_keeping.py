@@ -15,7 +15,7 @@ from gradcheck_cli.judge.known import Known, applies, architecture, failures, ro
 from gradcheck_cli.known_editing import appended, without, written
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.failure import named, words_of
+from gradcheck_cli.records.failure import failure_of, named
 from gradcheck_cli.records.known import VERSIONED, Complaint, KnownFailure, Placed
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
@@ -111,7 +111,7 @@ def _all_failures(run: Sequence[Placed]) -> list[Failure]:
 def _failure(one: Placed, finding: Finding) -> Failure:
     """What makes findings one failure, of one provider, as an entry names it."""
     of_role = role(finding) if role(finding) in ROLES else ""
-    return one.case.provider, finding.outcome.value, of_role, named(finding.diagnosis), words_of(finding)
+    return one.case.provider, finding.outcome.value, of_role, named(finding.diagnosis), failure_of(finding).said
 
 
 def _entry(failure: Failure, run: Sequence[Placed], unknown: Sequence[Placed], asked: Proposal) -> KnownFailure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradcheck_cli.records.failure import Failure, named, words_of
+from gradcheck_cli.records.failure import Failure, failure_of, named
 from gradcheck_cli.records.verdict import Finding, Outcome
 
 
@@ -50,7 +50,15 @@ SAID = {
 }
 
 
+def test_an_exception_of_another_phase_is_another_fault_and_of_another_microbatch_none() -> None:
+    first, second, forward = (
+        failure_of(raised("", during=during)).key
+        for during in ("backward of microbatch 0, exact data", "backward of microbatch 1, random data", "forward")
+    )
+    assert (first == second, first == forward) == (True, False)
+
+
 @pytest.mark.parametrize(("message", "expected"), SAID.values(), ids=SAID)
-def test_an_exception_is_known_by_its_words_wherever_it_was_raised(message: str, expected: str) -> None:
-    assert words_of(raised(message)) == expected
-    assert words_of(raised(message, during="build")) == expected
+def test_an_exception_is_known_by_its_phase_and_its_words(message: str, expected: str) -> None:
+    said = [failure_of(raised(message, during=during)).said for during in ("build", "backward of microbatch 1, x data")]
+    assert said == ([f"build: {expected}", f"backward: {expected}"] if expected else ["", ""])

@@ -157,11 +157,36 @@ def test_diagnoses_that_differ_in_a_number_are_one_fault() -> None:
     ]
 
 
-def test_two_wrong_values_stay_two_faults_even_if_one_rule_would_cover_them() -> None:
-    verdicts = judged(
-        MATRIX, ({"bias": [1], "dtype": ["bf16"]}, DOUBLED), ({"bias": [1], "dtype": ["fp16", "fp32"]}, SWAPPED)
-    )
-    assert {rule.diagnosis for rule in rules(verdicts)} == {"doubled", "holds expert 1"}
+def raised(message: str) -> Finding:
+    why = f"expected gradients; the candidate raised RuntimeError in backward of microbatch 0: {message}"
+    return Finding(slot="case", outcome=Outcome.RAISED, why=why, diagnosis="RuntimeError")
+
+
+def other(outcome: Outcome, diagnosis: str) -> Finding:
+    slot = "case" if outcome is Outcome.CRASHED else "wgrad[0]"
+    return Finding(slot=slot, outcome=outcome, why="", diagnosis=diagnosis)
+
+
+TWO_FAULTS = {
+    "wrong values": (DOUBLED, SWAPPED),
+    "factors": (other(Outcome.INEXACT, "scaled by 0.5"), other(Outcome.INEXACT, "scaled by 3")),
+    "exceptions": (raised("grad strides must be nonzero"), raised("CUDA out of memory")),
+    "exit codes": (other(Outcome.CRASHED, "exit code 1"), other(Outcome.CRASHED, "exit code 77")),
+    "breaches": (other(Outcome.PROTOCOL, "flag not set"), other(Outcome.PROTOCOL, "dummy")),
+}
+
+
+@pytest.mark.parametrize(("one", "two"), TWO_FAULTS.values(), ids=TWO_FAULTS)
+def test_two_faults_stay_two_even_if_one_rule_would_cover_them(one: Finding, two: Finding) -> None:
+    found = rules(judged(MATRIX, ({"dtype": ["bf16"]}, one), ({"dtype": ["fp16"]}, two)))
+    assert sorted(condition(rule.terms) for rule in found) == ["dtype=bf16", "dtype=fp16"]
+    assert len({(rule.diagnosis, rule.message) for rule in found}) == 2
+
+
+def test_an_exception_is_told_with_its_words() -> None:
+    sizes = (({"dtype": [dtype]}, raised(f"got {size} rows")) for dtype, size in (("bf16", 64), ("fp16", 128)))
+    (rule,) = rules(judged(MATRIX, *sizes))
+    assert (condition(rule.terms), rule.message) == ("dtype!=fp32", "backward: got # rows")
 
 
 def test_four_terms_are_found_as_well() -> None:

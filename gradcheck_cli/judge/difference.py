@@ -9,7 +9,7 @@ from gradcheck_cli.judge.narrowing import asked_for, narrower
 from gradcheck_cli.records.case import AXES
 from gradcheck_cli.records.difference import ABSENT, KINDS, Change, Difference, Kind, Side
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.failure import failure_of, words_of
+from gradcheck_cli.records.failure import failure_of
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -81,8 +81,7 @@ def _changes(before: Verdict, after: Verdict) -> Iterator[Change]:
 def _faults(verdict: Verdict) -> dict[object, str]:
     """What a case failed with: as it is compared, and as it is told."""
     red = [finding for finding in verdict.findings if not finding.outcome.green]
-    told = [f"{failure_of(one)}{f': {words}' if (words := words_of(one)) else ''}" for one in red]
-    return {failure_of(one).key: said for one, said in zip(red, told, strict=True)}
+    return {one.key: f"{one}: {one.said}" if one.said else str(one) for one in map(failure_of, red)}
 
 
 def _of_executed(before: Verdict, after: Verdict) -> Iterator[Change]:

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from gradcheck_cli.expression import Predicate, compile_expression
 from gradcheck_cli.judge.narrowing import narrowing
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.failure import named, worded, words_of
+from gradcheck_cli.records.failure import failure_of, named, worded
 from gradcheck_cli.records.known import CPU, VERSIONED, Complaint, Day, KnownFailure, Placed
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Run
@@ -97,7 +97,7 @@ def covers(entry: KnownFailure, holds: Predicate, placed: Placed) -> bool:
 def fits(entry: KnownFailure, finding: Finding) -> bool:
     """Whether a finding is the failure that the entry names: what it does not name, the finding must not have."""
     of_role = role(finding) if role(finding) in ROLES else None
-    said = words_of(finding)
+    said = failure_of(finding).said
     heard = worded(entry.message) in said if entry.message else not said
     alike = (of_role, finding.outcome, named(finding.diagnosis)) == (entry.role, entry.outcome, named(entry.diagnosis))
     return alike and heard
@@ -170,4 +170,4 @@ def _some(verdicts: list[Verdict], of: int) -> str:
 
 def _told(finding: Finding) -> str:
     named = f"{finding.slot} ({finding.diagnosis})" if finding.diagnosis else finding.slot
-    return f"{named}: {words_of(finding)}" if words_of(finding) else named
+    return f"{named}: {said}" if (said := failure_of(finding).said) else named

@@ -1,4 +1,4 @@
-"""Which rule is behind each group of failures? One group a role, outcome and diagnosis; one rule a group, or a few."""
+"""Which rule is behind each group of failures? One group for all that fail alike; one rule a group, or a few."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import msgspec
 from gradcheck_cli.judge import conjunction
 from gradcheck_cli.judge.nearest import nearest, simplicity
 from gradcheck_cli.records.case import AXES, Case
-from gradcheck_cli.records.failure import without_numbers
+from gradcheck_cli.records.failure import failure_of, named
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.rule import Explanation, Rule, Term
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
+Cause = tuple[str, ...]  # a diagnosis, and where an exception was raised with which words, as they are compared
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case)}
 
 
@@ -27,12 +28,13 @@ class Group:
     role: str
     outcome: Outcome
     names: dict[int, str]
+    message: str = ""  # of an exception
 
     @property
     def diagnosis(self) -> str:
-        """Its name; where they differ, without the numbers, and each kind once."""
+        """Its name; where cases differ, without what differs from case to case, and each kind once."""
         names = sorted(set(self.names.values()))
-        return " or ".join(names if len(names) == 1 else dict.fromkeys(map(without_numbers, names)))
+        return " or ".join(names if len(names) == 1 else dict.fromkeys(map(named, names)))
 
 
 def explain(report: Report) -> Explanation:
@@ -60,27 +62,28 @@ def always(verdicts: Sequence[Verdict]) -> dict[str, str | int]:
 
 def rules(verdicts: Sequence[Verdict]) -> list[Rule]:
     """The rules of every group: the gravest first, then those of most cases."""
-    named: dict[tuple[str, Outcome], dict[str, Group]] = {}
+    found: dict[tuple[str, Outcome], dict[Cause, Group]] = {}
     for number, verdict in enumerate(verdicts):
         for finding in _faults(verdict):
-            role = _role(finding)
-            alike = named.setdefault((role, finding.outcome), {})
-            cause = without_numbers(finding.diagnosis)
-            group = alike.setdefault(cause, Group(role=role, outcome=finding.outcome, names={}))
+            failure = failure_of(finding)
+            role, outcome, *cause = failure.key
+            alike = found.setdefault((role, outcome), {})
+            new = Group(role=role, outcome=outcome, names={}, message=failure.said)
+            group = alike.setdefault(tuple(cause), new)
             group.names.setdefault(number, finding.diagnosis)
-    _without_echoes(named)
-    found = [ruled for alike in named.values() if alike for ruled in _ruled(verdicts, list(alike.values()))]
-    return [rule for ruled in sorted(found, key=lambda ruled: _order(*ruled)) for rule in ruled[1]]
+    _without_echoes(found)
+    every = [ruled for alike in found.values() if alike for ruled in _ruled(verdicts, list(alike.values()))]
+    return [rule for ruled in sorted(every, key=lambda ruled: _order(*ruled)) for rule in ruled[1]]
 
 
-def _without_echoes(named: dict[tuple[str, Outcome], dict[str, Group]]) -> None:
+def _without_echoes(found: dict[tuple[str, Outcome], dict[Cause, Group]]) -> None:
     """Leave out the wrong values on random data that integers showed in the same cases as well: it is one cause."""
-    wrong = sorted((key for key in named if key[1].wrong_value), key=lambda key: -key[1].gravity)
+    wrong = sorted((key for key in found if key[1].wrong_value), key=lambda key: -key[1].gravity)
     for graver, milder in combinations(wrong, 2):
-        alike = named[graver].keys() & named[milder].keys() if graver[0] == milder[0] else ()
+        alike = found[graver].keys() & found[milder].keys() if graver[0] == milder[0] else ()
         for cause in alike:
-            if named[milder][cause].names.keys() <= named[graver][cause].names.keys():
-                del named[milder][cause]
+            if found[milder][cause].names.keys() <= found[graver][cause].names.keys():
+                del found[milder][cause]
 
 
 def _order(group: Group, _: list[Rule]) -> tuple[int, int]:
@@ -90,11 +93,11 @@ def _order(group: Group, _: list[Rule]) -> tuple[int, int]:
 def _ruled(verdicts: Sequence[Verdict], apart: list[Group]) -> list[tuple[Group, list[Rule]]]:
     """Groups of one role and outcome with their rules: as one, where one exact rule says it in fewer terms than any.
 
-    What a missing gradient's buffer holds instead follows from the case: `none` and `untouched` are one fault. A wrong
-    value is named by what it is, and two of them are two faults.
+    What a missing gradient's buffer holds instead follows from the case: `none` and `untouched` are one fault. Any two
+    others are two faults, also where one rule would cover both.
     """
     each = [(group, _rules(verdicts, group)) for group in apart]
-    if len(apart) == 1 or apart[0].outcome.wrong_value:
+    if len(apart) == 1 or apart[0].outcome is not Outcome.MISSING:
         return each
     names: dict[int, str] = {}
     for group in reversed(apart):
@@ -133,6 +136,7 @@ def _rule(
         role=group.role,
         outcome=group.outcome,
         diagnosis=group.diagnosis,
+        message=group.message,
         terms=terms,
         failing=len(shown),
         of=inside.bit_count(),
@@ -174,10 +178,6 @@ def _axes(verdict: Verdict) -> conjunction.Point:
 
 def _plain(default: object) -> conjunction.Value:
     return int(default) if isinstance(default, int) else default if isinstance(default, str) else ""
-
-
-def _role(finding: Finding) -> str:
-    return finding.slot.partition("[")[0]
 
 
 def _mask(bits: Iterable[bool]) -> int:

@@ -32,9 +32,16 @@ class Failure(NamedTuple):
     message: str = ""  # of an exception: its type alone says too little
 
     @property
-    def key(self) -> tuple[str, Outcome, str, str]:
+    def key(self) -> tuple[str, Outcome, str, str, str]:
         """What two failures share that are alike: for comparing, and not to be told."""
-        return self.role, self.outcome, named(self.diagnosis), worded(self.message)
+        during, words = _raised(self.diagnosis, self.message)
+        return self.role, self.outcome, named(self.diagnosis), during, worded(words)
+
+    @property
+    def said(self) -> str:
+        """`backward: expected # rows`: where an exception was raised, and its words; "" where it has none."""
+        *_, during, words = self.key
+        return f"{during}: {words}" if during and words else words
 
     def __str__(self) -> str:
         named = f" ({self.diagnosis})" if self.diagnosis else ""
@@ -56,12 +63,11 @@ def without_numbers(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def words_of(finding: Finding) -> str:
-    """What an exception says, for comparing, without its type and where it was raised; "" of what is none."""
-    if finding.outcome is not Outcome.RAISED:
-        return ""
-    _, known, said = finding.why.partition(f"raised {finding.diagnosis} in ")
-    return worded(said.partition(": ")[2] if known else finding.why)
+def _raised(kind: str, why: str) -> tuple[str, str]:
+    """Where an exception was raised, and its words, of what `judge/effective.py` says; all of it where it says else."""
+    _, known, said = why.partition(f"raised {kind} in ")
+    during, _, words = said.partition(": ")
+    return (re.split(r" of |, |:", during)[0], words) if known else ("", why)
 
 
 def _rounded(factor: re.Match[str]) -> str:

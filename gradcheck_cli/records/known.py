@@ -38,7 +38,7 @@ class KnownFailure(Record, frozen=True, kw_only=True):
     # What an entry leaves out, its failure does not have: it names one fault.
     role: Role | None = None  # None: of the whole case
     diagnosis: str = ""  # whatever expert, token or row it names
-    message: str = ""  # of a RAISED: a part of what the exception says, whatever the numbers in it
+    message: str = ""  # of a RAISED: a part of what `Failure.said` tells of it
     versions: dict[str, str] = {}  # a name of VERSIONED -> PEP 440 specifier
     architecture: list[str] = []  # sm90, ..., or cpu; none: any
     note: str = ""

@@ -45,7 +45,8 @@ class Rule(Record, frozen=True, kw_only=True):
 
     role: str  # fprop, dgrad, wgrad or bgrad; "case" where the fault is one of the whole case
     outcome: Outcome
-    diagnosis: str  # with # where the cases differ in a number alone; several that one rule covers, joined by "or"
+    diagnosis: str  # with # for an expert, token or row in which cases differ; "none or untouched" where it is both
+    message: str = ""  # of an exception: where it was raised, and what it says, with # for numbers
     terms: list[Term]
     failing: int  # of the cases that meet every term
     of: int

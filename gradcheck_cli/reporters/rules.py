@@ -86,7 +86,7 @@ def _print(told: Explanation, console: Console) -> None:
         for name, value in _facts(rule):
             line = Text(f"{name}: {one_line(value)}")
             # What will be copied stays in one line.
-            if name == "diagnosis":
+            if name in ("diagnosis", "message"):
                 console.print(Padding(line, (0, 0, 0, 2)))
             else:
                 console.print(Text("  ").append_text(line), soft_wrap=True)
@@ -137,6 +137,7 @@ def _sentence(rule: Rule, said: str) -> str:
 
 def _facts(rule: Rule) -> list[tuple[str, str]]:
     facts = [("diagnosis", rule.diagnosis)] if rule.diagnosis else []
+    facts += [("message", rule.message)] if rule.message else []
     if rule.found:
         facts.append(("example", summary.reproducer(rule.example)))
     facts += [("case", case) for case in rule.exceptions[:_MOST_LISTED]]
