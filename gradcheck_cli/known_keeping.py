@@ -52,6 +52,8 @@ def add(folder: Path, name: str, asked: Proposal, *, write: bool) -> list[str]:
     if not entries:
         return [f"nothing to add: every failure of {folder} is known to {shown}, or there is none"]
     lines = [line for entry in entries for line in (*written(entry).splitlines(), "")]
+    if not all(entry.versions for entry in entries):
+        lines.append("# an entry without versions holds for every one: the run tells none that an entry can name")
     if not write:
         return [*lines, f"# to append this to {shown}: --write, with --link and --owner"]
     if not (asked.link.strip() and asked.owner.strip()):

@@ -290,6 +290,16 @@ def test_add_only_proposes(folder: Path, tmp_path: Path) -> None:
     assert (done.code, done.out.count("[[known]]"), (tmp_path / "new.toml").exists()) == (0, 3, False)
 
 
+def test_add_says_that_an_entry_holds_for_every_version(folder: Path, tmp_path: Path) -> None:
+    unknown = shutil.copytree(folder, tmp_path / "unknown")
+    (unknown / "journal.jsonl").unlink()  # which tells where each case ran
+    report: dict[str, Any] = json.loads((unknown / "report.json").read_text("utf-8"))
+    report["environment"]["versions"] = {}
+    (unknown / "report.json").write_text(json.dumps(report), "utf-8")
+    told = [added(run, tmp_path / "new.toml").out for run in (folder, unknown)]
+    assert ["# an entry without versions holds for every one" in one for one in told] == [False, True]
+
+
 @pytest.mark.parametrize("run", ("faults", "te-2.17.1-h200/fp16-bias-cublas-13.5", "te-2.17.1-h200/core-cublas-13.1"))
 def test_what_add_writes_makes_the_run_green_but_for_the_floor(folder: Path, tmp_path: Path, run: str) -> None:
     where, file = folder if run == "faults" else REPORTS / run, tmp_path / "new.toml"
