@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from gradcheck_cli import __version__, installed, matrix, pipeline, plugins, selection
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.conclude import conclude, excluded
@@ -125,9 +123,8 @@ def floor_of(name: str) -> Floor:
 
 
 def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], None]) -> Minimised:
-    """The smallest case that fails alike, and the time since the bench was made."""
-    found = minimise(case, on.judged(case), on.judged, budget, time.monotonic, told)
-    return msgspec.structs.replace(found, seconds=time.monotonic() - on.began)
+    """The smallest case that fails alike; its time counts from when the bench was made."""
+    return minimise(case, on.judged(case), on.judged, budget, lambda: time.monotonic() - on.began, told)
 
 
 def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:

@@ -113,6 +113,15 @@ def test_numbers_in_a_diagnosis_may_change() -> None:
     assert Case.parse(minimise(LARGE, judged(LARGE), judged, PLENTY, lambda: 0.0, lambda _: None).case).num_gemms == 1
 
 
+def test_another_factor_is_another_fault() -> None:
+    def judged(case: Case) -> Verdict:
+        return verdict(case, Outcome.INEXACT, f"scaled by {'0.5' if case.bias and case.in_features >= 8 else '3'}")
+
+    found = minimise(LARGE, judged(LARGE), judged, PLENTY, lambda: 0.0, lambda _: None)
+    smallest = Case.parse(found.case)
+    assert (smallest.bias, smallest.in_features, found.diagnosis) == (True, 8, "scaled by 0.5")
+
+
 def test_a_green_case_has_nothing_to_keep() -> None:
     with pytest.raises(ValueError, match="there is no failure to keep"):
         search(lambda _: False)
@@ -122,6 +131,20 @@ def test_a_green_case_has_nothing_to_keep() -> None:
 def test_a_budget_is_kept_and_told(budget: Budget, runs: int) -> None:
     found = search(lambda _: True, budget=budget)
     assert len(found.trail) == runs
+    assert "budget" in found.stopped
+
+
+@pytest.mark.parametrize(("outcome", "each", "runs"), ((Outcome.TIMED_OUT, 4.0, 0), (Outcome.MISSING, 0.125, 3)))
+def test_a_run_that_would_outlast_the_budget_is_not_begun(outcome: Outcome, each: float, runs: int) -> None:
+    seconds = [4.5]  # what the first run took, with the start of its worker; another is started for each that is lost
+
+    def judged(case: Case) -> Verdict:
+        seconds[0] += each
+        return verdict(case, outcome)
+
+    first = msgspec.structs.replace(verdict(LARGE, outcome), seconds=0.125)
+    found = minimise(LARGE, first, judged, Budget(1000, 5.0), lambda: seconds[0], lambda _: None)
+    assert (len(found.trail), found.seconds <= 5.0) == (runs, True)
     assert "budget" in found.stopped
 
 

@@ -26,7 +26,8 @@ def attempt(one: Attempt, console: Console) -> None:
 def minimised(found: Minimised, console: Console) -> None:
     """The end of it: the smallest case on the last line."""
     kept = sum(one.kept for one in found.trail)
-    named = f" ({found.diagnosis})" if found.diagnosis else ""
+    # Of two wrong values that have no name nothing tells whether they are one fault.
+    named = f" ({found.diagnosis})" if found.diagnosis else ", alike by outcome and gradient alone"
     said = f"{found.role} {found.outcome.value}{named}: {len(found.trail)} runs, {kept} kept, {found.seconds:.1f} s"
     console.print(Text(f"{said}; {found.stopped}" if found.stopped else said), soft_wrap=True)
     console.print(Text(found.case, style="bold"), soft_wrap=True)

@@ -50,22 +50,28 @@ def minimise(
 ) -> Minimised:
     """Simplify until nothing simpler fails alike, or the budget is spent; `first` is the red verdict on the case.
 
-    The same case, verdicts and budget of runs give the same trail. ValueError where `first` is green.
+    `clock` tells the seconds since the search began, the start of the worker and the run of `first` included. None is
+    begun that would outlast the budget, if it took as long as the longest before. The same case, verdicts and budget
+    of runs give the same trail. ValueError where `first` is green.
     """
     wanted = worst_failure(first)
     if wanted is None:
         raise ValueError(f"{case} is {first.outcome.value}: there is no failure to keep")
-    began, trail, tried, stopped = clock(), list[Attempt](), {case}, ""
+    trail, tried, stopped = list[Attempt](), {case}, ""
+    # A worker that is lost is started anew for the next case.
+    longest = clock() if wanted.outcome.no_end else first.seconds
     smallest, search, diagnosis = case, simpler(case, budget.floor), wanted.diagnosis
     while not stopped:
         step = next((one for one in search if one.case not in tried), None)
         if step is None:
             break
-        if len(trail) >= budget.runs or clock() - began >= budget.seconds:
+        began = clock()
+        if len(trail) >= budget.runs or began + longest >= budget.seconds:
             stopped = f"its budget of {budget.runs} runs and {budget.seconds:g} s was spent"
             break
         tried.add(step.case)
         attempt = _attempt(step, judged(step.case), wanted)
+        longest = max(longest, clock() - began)
         trail.append(attempt)
         told(attempt)
         if attempt.kept:
@@ -77,7 +83,7 @@ def minimise(
         outcome=wanted.outcome,
         diagnosis=diagnosis,
         trail=trail,
-        seconds=clock() - began,
+        seconds=clock(),
         stopped=stopped,
     )
 
