@@ -71,22 +71,20 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
             said("looking for the smallest case that fails alike")
             small = reproducing.smallest(on, case, BUDGET, lambda _: None)
             said(f"writing and running a script of {small.case}")
-            shown = reproducing.script_of(on, selection.parse(small.case), options.timeout)
+            shown = reproducing.script_of(on, selection.parse(small.case))
             if small.case != told.verdict.case and not (shown.shows and shown.variant):
                 # At the smallest sizes a layer may fail in every variant: what passes beside it is worth more.
                 said(f"nothing passes beside it: writing and running a script of {case}")
-                larger = reproducing.script_of(on, case, options.timeout)
+                larger = reproducing.script_of(on, case)
                 shown = larger if larger.shows and (larger.variant or not shown.shows) else shown
-            more = _more(on, told, shown.case, options, said) if shown.shows else []
+            more = _more(on, told, shown.case, said) if shown.shows else []
             made = told._replace(minimised=small, scripted=shown, more=more, here=on.environment)
-            return made, reproducing.tensors_of(shown, options.timeout)
+            return made, reproducing.tensors_of(shown, on.limit)
     except UsageError as error:
         raise UsageError(f"{error}\n--no-run makes a bundle of what the files say, without a script") from None
 
 
-def _more(
-    on: reproducing.Bench, told: issue.Told, shown: str, options: Options, said: Callable[[str], None]
-) -> list[Scripted]:
+def _more(on: reproducing.Bench, told: issue.Told, shown: str, said: Callable[[str], None]) -> list[Scripted]:
     """A script of each further kind of the fault that fails here as well: as near to the one shown as it can be."""
     scripts = []
     for kind in issue.evidence(told).kinds()[1:MOST_SCRIPTS]:
@@ -96,5 +94,5 @@ def _more(
         case = next((one for one in tried if worst_failure(on.judged(one)) == wanted), None)
         if case:
             said(f"the same fault otherwise: writing and running a script of {case}")
-            scripts.append(reproducing.script_of(on, case, options.timeout))
+            scripts.append(reproducing.script_of(on, case))
     return scripts

@@ -25,12 +25,14 @@ from gradcheck_cli.reproduce.execute import execute, execute_in
 from gradcheck_cli.reproduce.minimise import FLOORS, Budget, Floor, minimise
 from gradcheck_cli.reproduce.recipes import Recipe, recipe
 from gradcheck_cli.reproduce.script import body
-from gradcheck_cli.reproduce.scripting import Headers, contrasts, scripted, variants
+from gradcheck_cli.reproduce.scripting import CONTROL, Headers, contrasts, scripted, variants
 from gradcheck_cli.reproduce.tensors import held
 from gradcheck_cli.reproduce.wanted import Wanted
 from gradcheck_cli.workers.executor import LocalExecutor
 
 MOST_VARIANTS = 3  # tried before a script is shown without one
+# A script may take this many times as long to start as a worker did, and at least so many seconds.
+STARTS, LEAST_START = 2, 10.0
 
 
 class Bench:
@@ -40,7 +42,9 @@ class Bench:
         self.executor, self.device = executor, device
         self.began = time.monotonic()
         self.environment = Environment()
+        self.controls: dict[str, Ran] = {}  # what came of the lines of torch's own layer
         self._known: dict[Case, Verdict] = {}
+        self._asked = self._start = 0.0
 
     def judged(self, case: Case) -> Verdict:
         """The verdict on a case, run once; EXCLUDED without a run where a constraint leaves it out."""
@@ -52,11 +56,18 @@ class Bench:
         point = matrix.excluded(case)
         if point:
             return excluded(case, point.constraint, point.why)
+        self._asked = time.monotonic()
         ((_, seen),) = self.executor.run([pipeline.job(case)], lambda _: None, self._ready)
         return conclude(case, seen, self.environment)
 
     def _ready(self, environment: Environment) -> None:
         self.environment = environment
+        self._start = max(self._start, time.monotonic() - self._asked)
+
+    @property
+    def limit(self) -> float:
+        """Seconds for a script: as many as for a case, and what its imports take, which a worker has done before."""
+        return self.executor.timeout + max(LEAST_START, STARTS * self._start)
 
     def recipe(self, case: Case) -> Recipe:
         """How a script builds the layer of a case, with the versions that the worker found."""
@@ -128,14 +139,15 @@ def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], No
 
 
 def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:
-    """Print a script that was seen to show the failure, or write it; UsageError where there is none."""
+    """Print a script that was seen to show the failure, or write it; 1 where no script shows it."""
     case, console = selection.parse(text), open_console()
     with bench(case, device, timeout) as on:
         reproduction.step(f"starting a worker, and running {case}")
         red(on, case)
-        shown = script_of(on, case, timeout, reproduction.step, contrast=False)
+        shown = script_of(on, case, reproduction.step, contrast=False)
     if not shown.shows:
-        raise UsageError(f"expected a script that shows the failure of {case} by itself; found none: {shown.why_not}")
+        reproduction.step(f"expected a script that shows the failure of {case} by itself; found none: {shown.why_not}")
+        return 1
     if output:
         write_whole(output, shown.script)
     reproduction.script(shown, console, output)
@@ -143,7 +155,7 @@ def script_case(text: str, device: str, timeout: float, output: Path | None) -> 
 
 
 def script_of(
-    on: Bench, case: Case, timeout: float, told: Callable[[str], None] = lambda _: None, *, contrast: bool = True
+    on: Bench, case: Case, told: Callable[[str], None] = lambda _: None, *, contrast: bool = True
 ) -> Scripted:
     """A script of a red case, run in fresh processes beside what passes: its nearest variant, another api."""
     failure = red(on, case)
@@ -152,8 +164,13 @@ def script_of(
     on.executor.close()  # a worker that stays would share the device with the scripts
 
     def run(script: str, what: str) -> Ran:
+        if what == CONTROL and script in on.controls:
+            return on.controls[script]
         told(f"running {what}")
-        return execute(script, timeout)
+        ran = execute(script, on.limit)
+        if what == CONTROL:
+            on.controls[script] = ran
+        return ran
 
     return scripted(
         failure,

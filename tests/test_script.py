@@ -21,11 +21,12 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, worst_failure
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reproduce.execute import execute, shows
 from gradcheck_cli.reproduce.recipes import SWITCH, recipe
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, contrasts, difference, scripted, variants
-from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Unscriptable, Wanted, kinds
+from gradcheck_cli.reproduce.wanted import FAULT, KINDS, MOST_LINES, Unscriptable, Wanted, kinds
 
 TE = {version: Environment(versions={"transformer_engine": version}) for version in ("2.17.1", "2.20.2")}
 LOST = Failure("wgrad", Outcome.MISSING, "none")
@@ -71,6 +72,27 @@ def test_variables_are_set_before_torch_is_imported(version: str, path: str, lin
     }
     assert max(text.index(line) for line in set_) < text.index("import torch")
     assert ("use_grouped_tensor=True" in "\n".join(text)) == (version == "2.20.2" and path == "native")
+
+
+ROUNDS = {
+    "one rounding": "",
+    "one for each microbatch": ":microbatches=2",
+    "added to main_grad": ":fuse_wgrad_accumulation=1",
+}
+
+
+@pytest.mark.parametrize("tail", ROUNDS.values(), ids=ROUNDS)
+def test_a_right_layer_passes_with_every_rounding_that_the_oracle_allows(tail: str) -> None:
+    # torch.grouped_mm takes no bias: it is added to what was stored, where the loop rounds once.
+    for api in ("grouped_mm", "loop"):
+        case = Case.parse(f"torch:api={api}:bias=1:m_splits=9,7{tail}")
+        made = recipe(case, "", {}, Environment())._replace(hook=True)
+        for role in ("fprop", "dgrad", "wgrad", "bgrad"):
+            for data in KINDS:
+                text = "\n".join(body(Wanted(case, Failure(role, Outcome.INEXACT, ""), data, "cpu"), made))
+                with pytest.raises(SystemExit) as ended:
+                    exec(text, {})  # noqa: S102
+                assert not ended.value.code, (api, role, data)
 
 
 def test_what_no_few_lines_can_look_at_is_said() -> None:
@@ -132,7 +154,7 @@ def shown() -> dict[str, Scripted]:
             on.judged(case)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(on, "passing", lambda case: passing.get(case, []))
-            done = pool.map(lambda case: reproducing.script_of(on, case, 30.0), cases.values())
+            done = pool.map(lambda case: reproducing.script_of(on, case), cases.values())
             return dict(zip(FAULTS, done, strict=True))
 
 
@@ -239,19 +261,59 @@ def test_the_command_writes_the_script(tmp_path: Path) -> None:
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
 
 
+def traceback(said: str) -> str:
+    """What Python prints where an exception ends a script."""
+    return f'Traceback (most recent call last):\n  File "script.py", line 3, in f\n    f(x)\n    ~~~^^^\n{said}\nbye'
+
+
+def test_a_failure_that_no_script_shows_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reproducing, "scripted", lambda *_: Scripted(case="c", script="", why_not="integers: no"))
+    done = typed("script", "faults:api=raises:m_splits=2", "--device", "cpu", "--output", str(tmp_path / "script.py"))
+    assert (done.code, done.out, list(tmp_path.iterdir())) == (1, "", [])
+    assert "expected a script that shows the failure" in done.err
+    assert "integers: no" in done.err
+
+
+# What a process printed before it ended with exit code 1 -> whether that is the exception of the case.
+EXCEPTIONS = {
+    "the same, with other numbers": (traceback("RuntimeError: no strides of 64"), True),
+    "the same, of a module": (traceback("torch.RuntimeError: no strides of 16"), True),
+    "after others": (traceback("KeyError: 'x'") + "\n" + traceback("RuntimeError: no strides of 16"), True),
+    "other words": (traceback("RuntimeError: no strides of 16 are known"), False),
+    "a type that ends alike": (traceback("MyRuntimeError: no strides of 16"), False),
+    "a type that begins alike": (traceback("RuntimeErrors: no strides of 16"), False),
+    "words without a traceback": ("RuntimeError: no strides of 16", False),
+    "the cause of another": (traceback("RuntimeError: no strides of 16") + "\n" + traceback("KeyError: 'x'"), False),
+}
+
+
+@pytest.mark.parametrize(("output", "same"), EXCEPTIONS.values(), ids=EXCEPTIONS)
+def test_an_exception_is_known_by_its_type_and_its_words(output: str, same: bool) -> None:  # noqa: FBT001
+    ran = Ran(fault="RuntimeError", exit_status="exit code 1", output=output)
+    assert shows(ran, RAISED) is same
+
+
+RAISED = Failure(
+    "case",
+    Outcome.RAISED,
+    "RuntimeError",
+    "expected gradients; the candidate raised RuntimeError in forward, microbatch 0: no strides of 16",
+)
+
 # How a process ended -> what it shows.
 ENDINGS: dict[str, tuple[Ran, set[Outcome]]] = {
     "a fault": (Ran(fault=f"{FAULT} x", exit_status="exit code 1", output=f"{FAULT} x"), {Outcome.MISSING}),
     "a pass": (Ran(exit_status="exit code 0"), set()),
     "an import that fails": (
-        Ran(fault="ImportError: no te", exit_status="exit code 1", output="ImportError: no te"),
+        Ran(fault="ImportError: no te", exit_status="exit code 1", output=traceback("ImportError: no te")),
         set(),
     ),
     "the exception": (
-        Ran(fault="RuntimeError: x", exit_status="exit code 1", output="RuntimeError: x"),
+        Ran(fault="RuntimeError", exit_status="exit code 1", output=traceback("RuntimeError: no strides of 16")),
         {Outcome.RAISED},
     ),
-    "a signal": (Ran(fault="signal 6 (SIGABRT)", exit_status="signal 6 (SIGABRT)"), {Outcome.CRASHED}),
+    "the signal": (Ran(fault="signal 6 (SIGABRT)", exit_status="signal 6 (SIGABRT)"), {Outcome.CRASHED}),
+    "another signal": (Ran(fault="signal 11 (SIGSEGV)", exit_status="signal 11 (SIGSEGV)"), set()),
     "no end": (Ran(fault="did not end within 1 s", exit_status="time limit"), {Outcome.TIMED_OUT}),
 }
 
@@ -260,7 +322,7 @@ ENDINGS: dict[str, tuple[Ran, set[Outcome]]] = {
 def test_a_process_shows_one_kind_of_failure_and_no_other(ran: Ran, of: set[Outcome]) -> None:
     failures = [
         Failure("wgrad", Outcome.MISSING, "none"),
-        Failure("case", Outcome.RAISED, "RuntimeError"),
+        RAISED,
         Failure("case", Outcome.CRASHED, "signal 6 (SIGABRT)"),
         Failure("case", Outcome.TIMED_OUT, "time limit"),
     ]
@@ -278,11 +340,11 @@ def test_a_process_reads_nothing_and_its_last_words_are_kept() -> None:
     assert 3900 < len(ran.output) <= 4000
 
 
-def fake(fails: set[str], passes: set[str]) -> Scripted:
+def fake(fails: set[str], passes: set[str], header: str = "") -> Scripted:
     """What comes of scripts of which these texts fail, and these pass; all others do neither."""
 
     def run(text: str, _: str) -> Ran:
-        first = text.splitlines()[0]
+        first = text.strip().strip('"')
         if first in fails:
             return Ran(fault=f"{FAULT} lost", exit_status="exit code 1", output=f"{FAULT} lost")
         return Ran(exit_status="exit code 0") if first in passes else Ran(fault="no", exit_status="exit code 2")
@@ -293,9 +355,9 @@ def fake(fails: set[str], passes: set[str]) -> Scripted:
         failure,
         case,
         [*list(variants(case))[:2], *contrasts(case, ["module", "op"])],
-        lambda one, data: [f"{one} {data}"],
+        lambda one, data: [f'"{one} {data}"'],
         run,
-        Headers(lambda result: [f'"""{result.in_words}"""'], lambda _, case: [f'"""{case}"""']),
+        Headers(lambda result: [header or f'"""{result.in_words}"""'], lambda _, case: [f'"""{case}"""']),
     )
 
 
@@ -319,7 +381,7 @@ def test_another_api_that_passes_is_the_contrast() -> None:
     op = "te:api=op:single_grouped_weight=1:bias=1"
     found = fake({OWN}, {RIGHT, DISCRETE, f"{op} integers"})
     assert (found.contrast, found.contrast_passes) == (op, TIMES)
-    assert found.contrast_script == f'"""{op}"""\n{op} integers\n'
+    assert found.contrast_script == f'"""{op}"""\n"{op} integers"\n'
     assert (found.variant, found.in_words.count("passes")) == ("te:api=module:bias=1", 1)
     assert fake({OWN}, {RIGHT, DISCRETE}).contrast == ""
 
@@ -339,6 +401,42 @@ def test_a_script_that_a_right_layer_does_not_pass_is_not_shown() -> None:
     assert "integers: torch's own layer does not pass either" in found.why_not
 
 
+def test_a_script_that_also_fails_of_what_gradcheck_passed_is_not_shown() -> None:
+    op = "te:api=op:single_grouped_weight=1:bias=1 integers"
+    for beside, told in ((DISCRETE, "the variant with single_grouped_weight=0"), (op, "the same of api=op")):
+        found = fake({OWN, beside}, {RIGHT})
+        assert (found.shows, found.script) == (False, "")
+        assert f"integers: {told} fails alike, which gradcheck passed" in found.why_not
+
+
+@pytest.mark.parametrize("header", ('"""x"', '"""x""" + y', '"""x"""; import os', "# no docstring", '"""\0"""'))
+def test_a_header_that_changes_what_is_run_is_not_shown(header: str) -> None:
+    found = fake({OWN}, {RIGHT}, header)
+    assert (found.shows, found.script, found.why_not) == (False, "", "the header of script changes what is run")
+
+
+def test_no_foreign_word_ends_a_header() -> None:
+    failure = Failure("case", Outcome.RAISED, 'E"""\n# coding: x\\')
+    here = Environment(device_name='a \\" b"""')
+    result = Scripted(case="evil:api=a", script="from gradcheck_cli.records.case import Case\n", fails=3, of=3)
+    told = reproduction.header(result, failure, here, "0.1")
+    assert len(told) == 4
+    docstring = ast.literal_eval("\n".join(told))
+    assert docstring.startswith(
+        'case RAISED (E""" # coding: x\\): fails 3 of 3.\nevil:api=a\nIt needs gradcheck as well'
+    )
+    assert 'a \\" b"""' in docstring
+
+
+def test_a_limit_that_a_right_layer_does_not_keep_says_nothing_of_this_one() -> None:
+    case = Case.parse("te:api=module")
+    late = Ran(fault="did not end within 2 s", exit_status="time limit")
+    headers = Headers(lambda _: ['"""x"""'], lambda _, __: ['"""x"""'])
+    failure = Failure("case", Outcome.TIMED_OUT, "time limit")
+    found = scripted(failure, case, [], lambda one, _: [f'"{one}"'], lambda _, __: late, headers)
+    assert "torch's own layer did not end within 2 s either, so that the limit says nothing" in found.why_not
+
+
 def test_a_script_that_does_not_fail_is_not_shown() -> None:
     found = fake(set(), {OWN, RIGHT, DISCRETE})
     assert (found.shows, found.script) == (False, "")
@@ -355,3 +453,4 @@ def test_the_nearest_variant_differs_in_one_axis() -> None:
 def test_only_what_is_red_is_a_failure() -> None:
     with reproducing.bench(Case.parse("torch:api=loop"), "cpu", 30.0) as on:
         assert worst_failure(on.judged(Case.parse("torch:api=loop:m_splits=2"))) is None
+        assert on.limit >= 30.0 + reproducing.LEAST_START  # a script has its imports before it

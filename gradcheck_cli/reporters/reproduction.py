@@ -12,6 +12,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
 from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.reporters.plain_text import one_line
 from gradcheck_cli.reporters.standard_output import complain
 from gradcheck_cli.reporters.summary import environment_line
 
@@ -45,7 +46,7 @@ def step(said: str) -> None:
 
 def header(result: Scripted, failure: Failure, environment: Environment, gradcheck: str) -> list[str]:
     """The first lines of a script: what it shows, what came of running it, and where."""
-    return _docstring(f"{failure}: {result.in_words}.", result.case, environment, gradcheck)
+    return _docstring(f"{failure}: {result.in_words}.", result.case, result.script, environment, gradcheck)
 
 
 def passing_header(
@@ -54,17 +55,24 @@ def passing_header(
     """The first lines of what passes beside it: what is otherwise in it, and what came of running it."""
     variant = case == result.variant
     told = f"with {result.difference}" if variant else f"of {case.split(':')[1]}"
-    passes = result.passes if variant else result.contrast_passes
+    passes, text = (
+        (result.passes, result.variant_script) if variant else (result.contrast_passes, result.contrast_script)
+    )
     said = f"No fault {told}: passes {passes} of {result.of}, where the script beside it shows {failure}."
-    return _docstring(said, case, environment, gradcheck)
+    return _docstring(said, case, text, environment, gradcheck)
 
 
-def _docstring(said: str, case: str, environment: Environment, gradcheck: str) -> list[str]:
-    return [
-        f'"""{said}',
-        case,
-        f'Written and run by gradcheck {gradcheck}: {environment_line(environment)}."""',
-    ]
+def _docstring(said: str, case: str, text: str, environment: Environment, gradcheck: str) -> list[str]:
+    """Foreign words are in it, as of an exception or a device: each in one line, and none ends it."""
+    needs = ["It needs gradcheck as well: the layer is built by its plug-in, from a case."] if _imports(text) else []
+    last = f"Written and run by gradcheck {gradcheck}: {environment_line(environment)}."
+    lines = [one_line(line).replace("\\", r"\\").replace('"""', r"\"\"\"") for line in (said, case, *needs, last)]
+    lines[0], lines[-1] = f'"""{lines[0]}', f'{lines[-1]}"""'
+    return lines
+
+
+def _imports(text: str) -> bool:
+    return any(line.startswith("from gradcheck_cli") for line in text.splitlines())
 
 
 def script(shown: Scripted, console: Console, file: Path | None) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from itertools import dropwhile
 from pathlib import Path
 from typing import IO
 
-from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.failure import Failure, worded
 from gradcheck_cli.records.scripted import Ran
+from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce.wanted import FAULT
 from gradcheck_cli.roots import without_roots
 from gradcheck_cli.workers.protocol import exit_status
 
 KEPT = 4000  # characters of output
+# A frame of a traceback, and how much of a message's first line a verdict keeps (judge/effective.py): of a longer one
+# the numbers shift where it is cut, and only its beginning is compared.
+_FRAME = re.compile(r'  File ".*", line \d+')
+_CUT, _COMPARED = 300, 200
 
 
 def execute(script: str, timeout: float) -> Ran:
@@ -73,9 +80,30 @@ def _ran(code: int, said: str, ended: str) -> Ran:
 def shows(ran: Ran, failure: Failure) -> bool:
     """Whether a script that ended like this has shown that failure, and not another."""
     named = ran.fault.startswith(FAULT)
-    ways = {
-        "TIMED_OUT": ran.exit_status == "time limit",
-        "CRASHED": ran.exit_status.startswith("signal"),
-        "RAISED": ran.exit_status == "exit code 1" and failure.diagnosis in ran.output and not named,
-    }
-    return ways.get(failure.outcome.value, ran.exit_status == "exit code 1" and named)
+    if failure.outcome is Outcome.TIMED_OUT:
+        return ran.exit_status == "time limit"
+    if failure.outcome is Outcome.CRASHED:
+        return ran.exit_status.startswith("signal") and ran.exit_status == failure.diagnosis
+    if failure.outcome is Outcome.RAISED:
+        return ran.exit_status == "exit code 1" and not named and _raised_alike(ran.output, failure)
+    return ran.exit_status == "exit code 1" and named
+
+
+def _raised_alike(output: str, failure: Failure) -> bool:
+    """Whether the process ended with an exception of the same type and words, whatever the numbers in them."""
+    kind, said = raised(output)
+    if f".{kind}".endswith(f".{failure.diagnosis}"):
+        wanted = failure.message.partition(f" raised {failure.diagnosis} in ")[2].partition(": ")[2]
+        longest = _COMPARED if len(wanted) >= _CUT else None
+        return worded(said[:_CUT])[:longest] == worded(wanted)[:longest]
+    return False
+
+
+def raised(output: str) -> tuple[str, str]:
+    """The type that the last traceback names, and the first line of what the exception says; empty without one."""
+    lines = output.splitlines()
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    below = lines[frames[-1] + 1 :] if frames else []
+    named, *rest = [*dropwhile(lambda line: line.startswith("    "), below), ""]
+    kind, colon, said = named.partition(":")
+    return kind, said.strip() or (next((line.strip() for line in rest if line.strip()), "") if colon else "")

@@ -90,10 +90,12 @@ def _expected(wanted: Wanted) -> list[str]:
     if not wanted.compares:
         return []
     if role == "wgrad":
-        return [f"expected = torch.full((G, N, K), {_start(wanted)}, device=DEVICE, dtype=torch.float64)"]
-    if role == "bgrad":
-        return ["expected = torch.zeros(G, N, device=DEVICE, dtype=torch.float64)"]
-    return ["wrong = []"]
+        lines = [f"expected = torch.full((G, N, K), {_start(wanted)}, device=DEVICE, dtype=torch.float64)"]
+    elif role == "bgrad":
+        lines = ["expected = torch.zeros(G, N, device=DEVICE, dtype=torch.float64)"]
+    else:
+        return ["wrong = []"]
+    return [*lines, *(["whole = expected.clone()"] if wanted.rounds_in_steps else [])]
 
 
 def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
@@ -108,8 +110,7 @@ def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
 
 def _start(wanted: Wanted) -> str:
     """What a weight's buffer holds before the first microbatch."""
-    fused = wanted.failure.role == "wgrad" and wanted.case.fuse_wgrad_accumulation
-    return f"{PREFILL[wanted.data]}{wanted.power('x', 'g')}" if fused else "0.0"
+    return f"{PREFILL[wanted.data]}{wanted.power('x', 'g')}" if wanted.into_main_grad else "0.0"
 
 
 def _compared(wanted: Wanted, recipe: Recipe) -> list[str]:
@@ -117,25 +118,41 @@ def _compared(wanted: Wanted, recipe: Recipe) -> list[str]:
     case, role = wanted.case, wanted.failure.role
     if not wanted.compares:
         return []
-    fused, rounds = role == "wgrad" and case.fuse_wgrad_accumulation, wanted.data == "large integers"
     if role in ("wgrad", "bgrad"):
-        own = "gi.T @ xi" if role == "wgrad" else "gi.sum(0)"
-        own = f"({own}).to(DTYPE)" if rounds and (recipe.hook or not fused) else own
-        step = f"expected[i] = (expected[i] + {own}).to(DTYPE)" if rounds and not fused else f"expected[i] += {own}"
+        fused = wanted.into_main_grad
+        whole = own = "gi.T @ xi" if role == "wgrad" else "gi.sum(0)"
+        own = f"({own}).to(DTYPE)" if wanted.rounds and (recipe.hook or not fused) else own
+        rounds = wanted.rounds and not fused
+        step = f"expected[i] = (expected[i] + {own}).to(DTYPE)" if rounds else f"expected[i] += {own}"
         parts = "zip(x.detach().double().split(splits), g.double().split(splits))"
-        return [f"for i, (xi, gi) in enumerate({parts}):", f"    {step}"]
+        beside = [f"    whole[i] += {whole}"] if wanted.rounds_in_steps else []
+        return [f"for i, (xi, gi) in enumerate({parts}):", f"    {step}", *beside]
     found, rows, factor = ("y.detach()", "x.detach()", "w.double()[i].T")
     if role == "dgrad":
         found, rows, factor = ("x.grad", "g", "w.double()[i]")
     bias = f" + 1.0{wanted.power('x', 'w')}" if role == "fprop" and case.bias else ""
-    whole = f"torch.cat([r @ {factor}{bias} for i, r in enumerate({rows}.double().split(splits))])"
+    whole = f"torch.cat([r @ {factor} for i, r in enumerate({rows}.double().split(splits))])"
     return [
-        f"expected = {whole}.to(DTYPE).double()" if rounds else f"expected = {whole}",
+        *_product(wanted, whole, bias),
         f"found = {found}",
+        *(["expected = torch.where(found == twice, twice, expected)"] if wanted.rounds and bias else []),
         f"if found is None or {_differs(wanted, 'found', 'expected')}:",
         "    wrong.append(splits)",
         *_indented(_beside(wanted, "found", "expected", "microbatch {splits}")),
         "assert expected.any() or not sum(splits)  # or nothing could be seen",
+    ]
+
+
+def _product(wanted: Wanted, whole: str, bias: str) -> list[str]:
+    """What is right, in fp64; a product may round before its bias is added as well, as in `compute/contents.py`."""
+    if not wanted.rounds:
+        return [f"expected = {whole}{bias}"]
+    if not bias:
+        return [f"expected = {whole}.to(DTYPE).double()"]
+    return [
+        f"product = {whole}",
+        f"expected = (product{bias}).to(DTYPE).double()",
+        f"twice = (product.to(DTYPE){bias}).double()  # as right: rounded before the bias is added as well",
     ]
 
 
@@ -145,7 +162,7 @@ def _differs(wanted: Wanted, found: str, expected: str) -> str:
     differs = f"not torch.equal({found}.double(), {expected})"
     if not wanted.looks_at_shape:
         return differs
-    dtype = "torch.float32" if wanted.failure.role == "wgrad" and wanted.case.fuse_wgrad_accumulation else "DTYPE"
+    dtype = "torch.float32" if wanted.into_main_grad else "DTYPE"
     return f"{found}.dtype != {dtype} or {differs}"
 
 
@@ -172,7 +189,7 @@ def _told(wanted: Wanted) -> list[str]:
         lines.append(f"wrong = [i for i, p in enumerate(weights) if {test}]")
     elif role in ("wgrad", "bgrad"):
         differs = _differs(wanted, "found[i]", "expected[i]")
-        lines += [_found(wanted), f"wrong = [i for i in range(G) if found[i] is None or {differs}]"]
+        lines += [_found(wanted), *_at_once(wanted), f"wrong = [i for i in range(G) if found[i] is None or {differs}]"]
         lines += ["for i in wrong[:1]:", *_indented(_beside(wanted, "found[i]", "expected[i]", "expert {i}"))]
         if any(sum(wanted.case.splits(k)) for k in range(wanted.case.microbatches)):
             lines.append(f"assert (expected != {_start(wanted)}).any()  # or nothing could be seen")
@@ -180,6 +197,17 @@ def _told(wanted: Wanted) -> list[str]:
         of = "microbatches of"
     ending = f'print("{FAULT} {said}: {of}" if wrong else "ok", wrong or "")'
     return [*lines, ending, "sys.exit(bool(wrong))"]
+
+
+def _at_once(wanted: Wanted) -> list[str]:
+    """A sum of microbatches may round at each of them or at its end alone, as in `compute/contents.py`."""
+    if not wanted.rounds_in_steps:
+        return []
+    return [
+        f"whole = whole{'' if wanted.into_main_grad else '.to(DTYPE).double()'}  # as right: rounded at the end alone",
+        "either = zip(found, expected, whole)",
+        "expected = torch.stack([e if f is None else torch.where(f == o, o, e) for f, e, o in either])",
+    ]
 
 
 def _states(wanted: Wanted) -> list[str]:

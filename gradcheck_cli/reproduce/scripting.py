@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ OTHERWISE: dict[str, tuple[object, ...]] = {
 
 Write = Callable[[Case, Data], list[str]]
 Run = Callable[[str, str], Ran]  # of a script, and of words for what it is
+CONTROL = "torch's own layer"
 
 
 class Headers(NamedTuple):
@@ -39,33 +41,41 @@ class Headers(NamedTuple):
     passing: Callable[[Scripted, str], list[str]]  # of the variant, or of the contrast, by its case
 
 
+class Doubtful(Exception):
+    """What fails may be the script, and not the layer; the text says why."""
+
+
+class Trial(NamedTuple):
+    """A failure, the data that may show it, and how lines are written and run."""
+
+    failure: Failure
+    data: Data
+    write: Write
+    run: Run
+
+
 def scripted(
     failure: Failure, case: Case, passing: Sequence[Case], write: Write, run: Run, headers: Headers
 ) -> Scripted:
     """A script that failed each time, and beside it what passed each time: a variant, and another api of the provider.
 
-    `passing` are cases to try for either, nearest first.
+    `passing` are cases to try for either, nearest first; gradcheck has passed them. A script is believed where every
+    right layer that it is put to passes: torch's own, and these. One that shows the fault of them shows its own.
     """
     why: list[str] = []
     for data in kinds(case, failure):
         try:
-            lines = write(case, data)
-            tried = _tried(failure, case, lines, data, run)
-            if not tried.shows:
-                why.append(f"{data}: {tried.in_words}")
-                continue
-            tried = _beside(tried, case, [one for one in passing if one.api == case.api], data, write, run)
-            ran = run(_text(write(control(case), data)), "torch's own layer")
-            if ran.fault:  # then it is the lines that are wrong, or this data
-                why.append(f"{data}: torch's own layer does not pass either: {ran.fault}")
-                continue
-            tried = _contrast(tried, [one for one in passing if one.api != case.api], data, write, run)
+            trial = Trial(failure, data, write, run)
+            tried = _tried(trial, case)
+            _controlled(trial, case)
+            tried = _beside(trial, tried, case, [one for one in passing if one.api == case.api])
+            tried = _contrast(trial, tried, [one for one in passing if one.api != case.api])
+        except Doubtful as error:
+            why.append(f"{data}: {error}")
+            continue
         except Unscriptable as error:
             return Scripted(case=str(case), script="", why_not=str(error))
-        whole = [*headers.script(tried), *lines]
-        if len(whole) > MOST_LINES:
-            return Scripted(case=str(case), script="", why_not=f"{len(whole)} lines, expected {MOST_LINES} at most")
-        return _headed(msgspec.structs.replace(tried, script=_text(whole)), headers)
+        return _headed(tried, headers)
     return Scripted(case=str(case), script="", why_not="; ".join(why), of=TIMES)
 
 
@@ -75,27 +85,58 @@ def control(case: Case) -> Case:
 
 
 def _headed(tried: Scripted, headers: Headers) -> Scripted:
-    """What passes says so itself, as what fails does."""
-    texts = {"variant": tried.variant_script, "contrast": tried.contrast_script}
-    headed = {
-        f"{name}_script": _text(headers.passing(tried, getattr(tried, name))) + text
-        for name, text in texts.items()
-        if text
-    }
+    """What fails says so itself, and what passes as well; below that it is what was run, or nothing is told."""
+    headed = {"script": _text(headers.script(tried)) + tried.script}
+    for name in ("variant", "contrast"):
+        if text := getattr(tried, f"{name}_script"):
+            headed[f"{name}_script"] = _text(headers.passing(tried, getattr(tried, name))) + text
+    if (length := headed["script"].count("\n")) > MOST_LINES:
+        return Scripted(case=tried.case, script="", why_not=f"{length} lines, expected {MOST_LINES} at most")
+    if changed := [name for name, text in headed.items() if not _below(text, getattr(tried, name))]:
+        return Scripted(case=tried.case, script="", why_not=f"the header of {changed[0]} changes what is run")
     return msgspec.structs.replace(tried, **headed)
 
 
-def _tried(failure: Failure, case: Case, lines: list[str], data: Data, run: Run) -> Scripted:
-    runs = list(_until(lambda ran: not shows(ran, failure), _text(lines), run, f"the script ({data})"))
-    fails = sum(shows(one, failure) for one in runs)
-    return Scripted(case=str(case), script=_text(lines), fails=fails, of=TIMES, output=runs[-1].output)
+def _below(text: str, ran: str) -> bool:
+    """Whether Python reads a file of this text as what was run, below one docstring."""
+    try:
+        told, body = ast.parse(text.encode()), ast.parse(ran.encode())
+    except (SyntaxError, ValueError):
+        return False
+    below = [ast.dump(one) for one in told.body[1:]]
+    return ast.get_docstring(told) is not None and below == [ast.dump(one) for one in body.body]
 
 
-def _beside(tried: Scripted, case: Case, passing: Sequence[Case], data: Data, write: Write, run: Run) -> Scripted:
+def _tried(trial: Trial, case: Case) -> Scripted:
+    """The script, where it failed each time; Doubtful says what became of it otherwise."""
+    failure, text = trial.failure, _text(trial.write(case, trial.data))
+    runs = list(_until(lambda ran: not shows(ran, failure), text, trial.run, f"the script ({trial.data})"))
+    tried = Scripted(
+        case=str(case),
+        script=text,
+        fails=sum(shows(one, failure) for one in runs),
+        of=TIMES,
+        output=runs[-1].output,
+    )
+    if not tried.shows:
+        raise Doubtful(tried.in_words)
+    return tried
+
+
+def _controlled(trial: Trial, case: Case) -> None:
+    """Doubtful, where a right layer does not pass: then it is the lines that are wrong, or this data."""
+    ran = trial.run(_text(trial.write(control(case), trial.data)), CONTROL)
+    if ran.exit_status == "time limit":
+        raise Doubtful(f"{CONTROL} {ran.fault} either, so that the limit says nothing: try a longer --timeout")
+    if ran.fault:
+        raise Doubtful(f"{CONTROL} does not pass either: {ran.fault}")
+
+
+def _beside(trial: Trial, tried: Scripted, case: Case, passing: Sequence[Case]) -> Scripted:
     """The script with the first variant whose own passes each time; alone, where there is none."""
     for variant in passing:
-        told, text = difference(case, variant), _text(write(variant, data))
-        if output := _passed(text, run, f"the variant with {told}"):
+        told, text = difference(case, variant), _text(trial.write(variant, trial.data))
+        if output := _passed(trial, text, f"the variant with {told}"):
             return msgspec.structs.replace(
                 tried,
                 variant=str(variant),
@@ -107,20 +148,22 @@ def _beside(tried: Scripted, case: Case, passing: Sequence[Case], data: Data, wr
     return tried
 
 
-def _contrast(tried: Scripted, passing: Sequence[Case], data: Data, write: Write, run: Run) -> Scripted:
+def _contrast(trial: Trial, tried: Scripted, passing: Sequence[Case]) -> Scripted:
     """The script with the first other api whose own passes each time."""
     for other in passing:
-        text = _text(write(other, data))
-        if output := _passed(text, run, f"the same of api={other.api}"):
+        text = _text(trial.write(other, trial.data))
+        if output := _passed(trial, text, f"the same of api={other.api}"):
             return msgspec.structs.replace(
                 tried, contrast=str(other), contrast_script=text, contrast_output=output[-1], contrast_passes=TIMES
             )
     return tried
 
 
-def _passed(script: str, run: Run, what: str) -> list[str]:
-    """What it printed each time; nothing where it did not pass each time."""
-    runs = list(_until(lambda ran: bool(ran.fault), script, run, what))
+def _passed(trial: Trial, script: str, what: str) -> list[str]:
+    """What it printed each time; nothing where it did not pass each time; Doubtful where it shows the same fault."""
+    runs = list(_until(lambda ran: bool(ran.fault), script, trial.run, what))
+    if shows(runs[-1], trial.failure):
+        raise Doubtful(f"{what} fails alike, which gradcheck passed: {runs[-1].fault}")
     return [one.output for one in runs] if not any(one.fault for one in runs) else []
 
 

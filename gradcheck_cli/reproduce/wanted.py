@@ -8,7 +8,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.verdict import Outcome
 
-MOST_LINES = 40
+MOST_LINES = 44
 FAULT = "FAULT:"  # how the line begins that names it; an interpreter that fails ends with 1 as well
 
 # Of a gradient that is not there no value need be computed: normal data do, and no reference. Small integers round
@@ -53,6 +53,21 @@ class Wanted(NamedTuple):
         """Whether the weights need one for the failure to show."""
         said = self.failure.diagnosis
         return self.case.fuse_wgrad_accumulation or "main_grad" in said or said == "flag set"
+
+    @property
+    def into_main_grad(self) -> bool:
+        """Whether what is compared is a weight gradient added to main_grad."""
+        return self.failure.role == "wgrad" and self.case.fuse_wgrad_accumulation
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the data make a right layer round, so that the script must round as well."""
+        return self.data == "large integers"
+
+    @property
+    def rounds_in_steps(self) -> bool:
+        """Whether a parameter's gradient may rightly round at other points than at each microbatch."""
+        return self.rounds and (self.into_main_grad or self.case.microbatches > 1)
 
     def power(self, *tensors: str) -> str:
         """` * 2.0**e`, the power of two of a product of these."""
