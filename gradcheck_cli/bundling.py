@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gradcheck_cli import context, packing, reproducing, selection
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.records.failure import worst_failure
+from gradcheck_cli.records.failure import Failure, worst_failure
 from gradcheck_cli.records.scripted import Scripted
 from gradcheck_cli.reporters import bundle as telling
 from gradcheck_cli.reporters import issue
@@ -67,7 +67,7 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
     try:
         with reproducing.bench(case, options.device, options.timeout) as on:
             said(f"running {case}")
-            reproducing.red(on, case)
+            reproducing.red(on, case, worst_failure(told.verdict))
             said("looking for the smallest case that fails alike")
             small = reproducing.smallest(on, case, BUDGET, lambda _: None)
             said(f"writing and running a script of {small.case}")
@@ -91,8 +91,12 @@ def _more(on: reproducing.Bench, told: issue.Told, shown: str, said: Callable[[s
         nearest = context.like(selection.parse(shown), told.verdict, kind[0])
         tried = [*([nearest] if nearest else []), selection.parse(kind[0].case)]
         wanted = worst_failure(kind[0])
-        case = next((one for one in tried if worst_failure(on.judged(one)) == wanted), None)
+        case = next((one for one in tried if _alike(worst_failure(on.judged(one)), wanted)), None)
         if case:
             said(f"the same fault otherwise: writing and running a script of {case}")
             scripts.append(reproducing.script_of(on, case))
     return scripts
+
+
+def _alike(found: Failure | None, wanted: Failure | None) -> bool:
+    return found is not None and wanted is not None and found.key == wanted.key

@@ -103,14 +103,23 @@ def bench(case: Case, asked_device: str, timeout: float) -> Iterator[Bench]:
         yield Bench(executor, device)
 
 
-def red(on: Bench, case: Case) -> Failure:
-    """The failure of a case; UsageError where it does not fail here."""
+def red(on: Bench, case: Case, recorded: Failure | None = None) -> Failure:
+    """The failure of a case; UsageError where it does not fail here, or not as it did when it was recorded."""
     verdict = on.judged(case)
     failure = worst_failure(verdict)
     if failure is None:
         why = f": {verdict.worst.why}" if verdict.worst else ""
         raise UsageError(f"expected a case that fails on this machine; {case} is {verdict.outcome.value}{why}")
+    if recorded and recorded.key != failure.key:
+        raise UsageError(
+            f"expected {case} to fail here as in the record; found another failure, of which a script says nothing\n"
+            f"  recorded: {_whole(recorded)}\n  here:     {_whole(failure)}"
+        )
     return failure
+
+
+def _whole(failure: Failure) -> str:
+    return f"{failure}: {failure.message}" if failure.message else str(failure)
 
 
 def minimise_case(text: str, device: str, timeout: float, budget: Budget, output: Path | None) -> int:

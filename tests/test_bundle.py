@@ -151,6 +151,20 @@ def test_the_issue_names_the_api_the_condition_and_what_is_wrong(run: Path) -> N
         assert told.endswith("It passes 3 of 3.")
 
 
+def test_a_case_that_fails_otherwise_here_has_no_report_of_the_recorded_failure(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("out"))
+    report = (folder / "report.json").read_text()
+    assert "RuntimeError" in report
+    (folder / "report.json").write_text(report.replace("RuntimeError", "KeyError"))
+    done = typed("bundle", str(folder), "--device", "cpu")
+    assert done.code == 2
+    assert f"expected {RED} to fail here as in the record; found another failure" in done.err
+    assert "recorded: case RAISED (KeyError): expected" in done.err
+    assert "here:     case RAISED (RuntimeError): expected" in done.err
+    assert not (folder / "bundle").exists()
+
+
 def test_one_altered_byte_is_told(run: Path, tmp_path: Path) -> None:
     assert child("verify", str(run / "out" / "bundle.zip")).code == 0
     data = bytearray((run / "out" / "bundle.zip").read_bytes())
