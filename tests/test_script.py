@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from commands import typed, variables
+from forked import Again
 
 from gradcheck_cli import matrix, plugins, reproducing
 from gradcheck_cli.records.case import Case
@@ -146,13 +147,17 @@ def case_of(name: str) -> Case:
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Scripted]:
-    """The script of every fault, from a real worker, which all share, and fresh processes."""
+    """The script of every fault, from a real worker, which all share, and fresh processes.
+
+    Each has one run in an interpreter of its own; torch is not imported anew for the second and the third.
+    """
     cases = {name: case_of(name) for name in FAULTS}
     with reproducing.bench(cases["wgrad_doubled"], "cpu", 30.0) as on, ThreadPoolExecutor(2) as pool:
         passing = {cases[name]: on.passing(cases[name]) for name in BESIDE}
         for case in cases.values():
             on.judged(case)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reproducing, "execute", Again().execute)
             patch.setattr(on, "passing", lambda case: passing.get(case, []))
             done = pool.map(lambda case: reproducing.script_of(on, case), cases.values())
             return dict(zip(FAULTS, done, strict=True))

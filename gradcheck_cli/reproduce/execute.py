@@ -58,7 +58,7 @@ def execute_in(folder: Path, script: str, timeout: float) -> Ran:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         said = _tail(output)
-    return _ran(process.returncode, said, ended)
+    return came_of(process.returncode, said, ended)
 
 
 def _tail(output: IO[bytes]) -> str:
@@ -67,8 +67,8 @@ def _tail(output: IO[bytes]) -> str:
     return without_roots(output.read().decode(errors="replace").strip())
 
 
-def _ran(code: int, said: str, ended: str) -> Ran:
-    """What came of it: a fault is a line that names one, an exception, a signal, or no end."""
+def came_of(code: int, said: str, ended: str) -> Ran:
+    """What came of a process, by its last words: a fault is a line naming one, an exception, a signal, or no end."""
     if ended or code == 0:
         return Ran(fault=ended, exit_status="time limit" if ended else "exit code 0", output=said)
     status = exit_status(code)

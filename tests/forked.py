@@ -1,0 +1,55 @@
+"""How does a script run again without the seconds that an import of torch takes? In a fork of a process that has it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+from gradcheck_cli.records.scripted import Ran
+from gradcheck_cli.reproduce.execute import came_of, execute
+
+# A server that has imported these and done nothing else: each fork begins where a script stands below its imports.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "gradcheck_cli.compute.providers.faults"])
+
+
+class Again:
+    """Runs a script of a fault in an interpreter of its own the first time, and all else in a new fork each time."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def execute(self, script: str, timeout: float) -> Ran:
+        """What comes of it, as `execute` says it."""
+        if script in self._seen or "gradcheck_cli" not in script:  # as the lines of torch's own layer
+            return _forked(script, timeout)
+        self._seen.add(script)
+        return execute(script, timeout)
+
+
+def _forked(script: str, timeout: float) -> Ran:
+    with tempfile.TemporaryDirectory() as folder:
+        file, output = Path(folder, "script.py"), Path(folder, "output")
+        file.write_text(script, "utf-8")
+        output.touch()
+        process = FORKS.Process(target=_run, args=(str(file), str(output)))
+        process.start()
+        process.join(timeout)
+        late = process.exitcode is None
+        if late:
+            process.kill()
+            process.join()
+        said = output.read_text("utf-8").strip()
+    return came_of(process.exitcode or 0, said, f"did not end within {timeout:g} s" if late else "")
+
+
+def _run(file: str, output: str) -> None:
+    for stream in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_APPEND), stream)
+    os.chdir(Path(file).parent)
+    sys.argv = [file]
+    runpy.run_path(file, run_name="__main__")
