@@ -64,19 +64,25 @@ def scripted(
     """
     why: list[str] = []
     for data in kinds(case, failure):
-        try:
-            trial = Trial(failure, data, write, run)
-            tried = _tried(trial, case)
-            _controlled(trial, case)
-            tried = _beside(trial, tried, case, [one for one in passing if one.api == case.api])
-            tried = _contrast(trial, tried, [one for one in passing if one.api != case.api])
-        except Doubtful as error:
-            why.append(f"{data}: {error}")
-            continue
-        except Unscriptable as error:
-            return Scripted(case=str(case), script="", why_not=str(error))
-        return _headed(tried, headers)
+        found = _believed(Trial(failure, data, write, run), case, passing, headers)
+        if isinstance(found, Scripted):
+            return found
+        why.append(f"{data}: {found}")
     return Scripted(case=str(case), script="", why_not="; ".join(why), of=TIMES)
+
+
+def _believed(trial: Trial, case: Case, passing: Sequence[Case], headers: Headers) -> Scripted | Doubtful:
+    """The script of one kind of data, or why it may be the script that fails."""
+    try:
+        tried = _tried(trial, case)
+        _controlled(trial, case)
+        tried = _beside(trial, tried, case, [one for one in passing if one.api == case.api])
+        tried = _contrast(trial, tried, [one for one in passing if one.api != case.api])
+        return _headed(tried, headers)
+    except Doubtful as error:
+        return error
+    except Unscriptable as error:
+        return Scripted(case=str(case), script="", why_not=str(error))
 
 
 def control(case: Case) -> Case:
@@ -85,15 +91,15 @@ def control(case: Case) -> Case:
 
 
 def _headed(tried: Scripted, headers: Headers) -> Scripted:
-    """What fails says so itself, and what passes as well; below that it is what was run, or nothing is told."""
+    """What fails says so itself, and what passes as well; Doubtful where that is too long, or not what was run."""
     headed = {"script": _text(headers.script(tried)) + tried.script}
     for name in ("variant", "contrast"):
         if text := getattr(tried, f"{name}_script"):
             headed[f"{name}_script"] = _text(headers.passing(tried, getattr(tried, name))) + text
     if (length := headed["script"].count("\n")) > MOST_LINES:
-        return Scripted(case=tried.case, script="", why_not=f"{length} lines, expected {MOST_LINES} at most")
+        raise Doubtful(f"{length} lines, expected {MOST_LINES} at most")
     if changed := [name for name, text in headed.items() if not _below(text, getattr(tried, name))]:
-        return Scripted(case=tried.case, script="", why_not=f"the header of {changed[0]} changes what is run")
+        raise Doubtful(f"the header of {changed[0]} changes what is run")
     return msgspec.structs.replace(tried, **headed)
 
 

@@ -8,7 +8,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.verdict import Outcome
 
-MOST_LINES = 44
+MOST_LINES = 40
 FAULT = "FAULT:"  # how the line begins that names it; an interpreter that fails ends with 1 as well
 
 # Of a gradient that is not there no value need be computed: normal data do, and no reference. Small integers round
