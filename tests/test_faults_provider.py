@@ -25,6 +25,12 @@ SUITABLE = (
     f"fuse_wgrad_accumulation=1:{SMALL}",
     f"dtype=fp16:{SMALL}",
     "dtype=fp16:bias=1:m_splits=1003,3:in_features=16:out_features=24:microbatches=1:grad_output=expanded",
+    f"fuse_wgrad_accumulation=1:overwrite_main_grad=all:{SMALL}",
+    f"fuse_wgrad_accumulation=1:delay_wgrad_compute=1:{SMALL}",
+    f"fuse_wgrad_accumulation=1:zero_out_wgrad=1:{SMALL}",
+    f"fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent:{SMALL}",
+    f"frozen_weights=last:{SMALL}",
+    f"frozen_input=1:frozen_bias=1:{SMALL}",
 )
 FAULTY = [api for api in APIS if api not in ENDINGS]
 

@@ -83,7 +83,7 @@ def test_rows_are_cut_by_the_splits_of_their_microbatch() -> None:
 
 def test_the_main_grads_of_several_weights_lie_in_one_buffer() -> None:
     layer = build(Case.parse(CASE), CPU)
-    attached = attach_main_grad(list(layer.weights), torch.zeros(3, 16, 8))
+    attached = attach_main_grad(Case.parse(CASE), list(layer.weights), torch.zeros(3, 16, 8))
     assert [one.at - attached[0].at for one in attached] == [0, 4 * 16 * 8, 8 * 16 * 8]
 
 

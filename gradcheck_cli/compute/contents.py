@@ -9,6 +9,7 @@ import torch
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Exact, Reference
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import due, overwriting_at_all
 from gradcheck_cli.records.observation import Buffer, Fill, Role
 from gradcheck_cli.records.rounding import Rounding
 
@@ -37,26 +38,51 @@ class Content:
         return Content(of(self.value), **{name: None if t is None else of(t) for name, t in others.items()})
 
 
-def contents(
-    case: Case, reference: Reference, rounding: Rounding, role: Role, buffer: Buffer, k: int
+def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
+    case: Case,
+    reference: Reference,
+    rounding: Rounding,
+    role: Role,
+    buffer: Buffer,
+    k: int,
+    before: torch.Tensor | None = None,
 ) -> dict[str, Content]:
     """What `role` may rightly hold in `buffer` once microbatch k is done, by name, rows of all experts in order.
 
-    Bounds and roundings are computed only in the buffer that the case wants filled.
+    Bounds and roundings are computed only in the buffer that the case wants filled. `before` is what the buffer held
+    where nothing may be added yet: it must hold that still.
     """
+    if before is not None:
+        return {"before": Content(before.double())}
     fill = reference.fill
     if role in ("fprop", "dgrad"):
         if fill == "normal":
             return {"value": stored(case, reference, rounding, role, k)}
         return {"value": predicted(case, reference, role, k)}
     steps = [seen[role] for seen in reference.roles[: k + 1]]
-    due = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
-    if buffer == "grad":
-        return {"sum": _summed(case, rounding, fill if due else "exact", steps, None, rounds_first=True)}
+    own = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
     prefill = reference.inputs.prefill.double()
+    start, left = standing(case, prefill, steps) if role == "wgrad" else (prefill, steps)
+    if buffer == "grad":
+        held = {"sum": _summed(case, rounding, fill if own else "exact", left, None, rounds_first=True)}
+        return held | ({"zero": Content(torch.zeros_like(steps[0].value))} if case.zero_out_wgrad else {})
     rounds = rounding.rounds_before_adding
-    added = _summed(case, rounding, fill if due else "exact", steps, prefill, rounds_first=rounds)
-    return {"prefill+sum": added, "prefill": Content(prefill)}
+    added = _summed(case, rounding, fill if own else "exact", left, start, rounds_first=rounds)
+    return {"written" if overwriting_at_all(case) else "prefill+sum": added, "prefill": Content(prefill)}
+
+
+def standing(case: Case, prefill: torch.Tensor, steps: list[Exact]) -> tuple[torch.Tensor, list[Exact]]:
+    """What main_grad still holds of its prefill and of each microbatch: what was overwritten counts as zero."""
+    if not overwriting_at_all(case):
+        return prefill, steps
+    where = [due(case, i, len(steps) - 1) for i in range(case.num_gemms)]
+
+    def of(tensor: torch.Tensor, kept: list[bool]) -> torch.Tensor:
+        return tensor * torch.tensor(kept, device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
+
+    kept = [[one is not None and one.since <= j for one in where] for j in range(len(steps))]
+    left = [Exact(*(of(tensor, kept[j]) for tensor in step)) for j, step in enumerate(steps)]
+    return of(prefill, [one is None or one.prefill for one in where]), left
 
 
 def _summed(
@@ -72,10 +98,16 @@ def _summed(
     running = start
     for step in steps:
         running = running + (as_stored(case, step.value) if rounds_first else step.value)
-        if prefill is None:  # .grad has the activations' dtype, main_grad is fp32
-            running = as_stored(case, running)
+        running = as_held(case, running, in_main_grad=prefill is not None)
     # Nothing rounded but the end is as right, whoever was to round.
-    return Content(running, otherwise=as_stored(case, whole) if prefill is None else whole)
+    return Content(running, otherwise=as_held(case, whole, in_main_grad=prefill is not None))
+
+
+def as_held(case: Case, value: torch.Tensor, *, in_main_grad: bool) -> torch.Tensor:
+    """Integers as a buffer holds them, in fp64: .grad in the case's dtype, main_grad in its own; fp32 holds all."""
+    if not in_main_grad:
+        return as_stored(case, value)
+    return value.to(DTYPES[case.main_grad_dtype]).double()
 
 
 def as_stored(case: Case, value: torch.Tensor) -> torch.Tensor:

@@ -130,10 +130,10 @@ def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -
     case, rounding = job.case, job.rounding[found.role]
     rows = {"wgrad": [case.out_features] * case.num_gemms, "bgrad": [1] * case.num_gemms}
     sizes = rows.get(found.role, list(case.splits(k)))
-    expected = contents(case, reference, rounding, found.role, found.buffer, k)
+    expected = contents(case, reference, rounding, found.role, found.buffer, k, found.before)
     # On exact data nothing rounds, and on random data these roundings are below what is told apart.
     rounded = fill == "range" and (found.buffer != "main_grad" or rounding.rounds_before_adding)
-    explain = Hypotheses(case, reference, found.role, found.buffer, k, rounded)
+    explain = Hypotheses(case, reference, found.role, found.buffer, k, rounded) if found.before is None else None
     return measure(found, expected, sizes, rounding.lambda_, bounded=fill == "normal", explain=explain)
 
 

@@ -12,6 +12,7 @@ from gradcheck_cli.compute.contents import as_stored
 from gradcheck_cli.compute.measure import relative
 from gradcheck_cli.compute.reference import Reference, microbatch_of_expert
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import due
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
 
 LONGEST_SHIFT = 8
@@ -52,15 +53,23 @@ class Hypotheses:
 
     def start(self, expert: int) -> torch.Tensor:
         """What was there before, (rows, C)."""
-        prefill = self.reference.inputs.prefill[expert].double()
-        return prefill if self.buffer == "main_grad" else torch.zeros_like(self.steps(expert)[0])
+        if self.buffer != "main_grad":
+            return torch.zeros_like(self.steps(expert)[0])
+        where, prefill = due(self.case, expert, self.k), self.prefill(expert)
+        return prefill if where is None or where.prefill else torch.zeros_like(prefill)
+
+    def prefill(self, expert: int) -> torch.Tensor:
+        """What main_grad held before the first microbatch, (N, K)."""
+        return self.reference.inputs.prefill[expert].double()
 
     def steps(self, expert: int) -> list[torch.Tensor]:
         """What each microbatch so far adds; of an output or its gradient only the last."""
         if self.role in ("fprop", "dgrad"):
             values = [self.reference.roles[self.k][self.role].value.split(list(self.case.splits(self.k)))[expert]]
         else:
-            values = [seen[self.role].value[expert] for seen in self.reference.roles[: self.k + 1]]
+            where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
+            held = slice(where.since if where else 0, self.k + 1)
+            values = [seen[self.role].value[expert] for seen in self.reference.roles[held]]
         return [self.as_added(value.reshape(-1, value.shape[-1])) for value in values]
 
     def as_added(self, value: torch.Tensor) -> torch.Tensor:
@@ -77,11 +86,12 @@ class Hypotheses:
         right = torch.stack(steps).sum(0)
         energy = float(right.square().sum())
         factor = float(((found - start) * right).sum()) / energy if energy else 0.0
-        yield "untouched" if self.buffer == "main_grad" else "zero", start
         if self.buffer == "main_grad":
-            yield "zero", torch.zeros_like(start)
+            yield "untouched", self.prefill(expert)
             yield "prefill lost", right
+            yield "not overwritten", self.prefill(expert) + right
             yield "accumulated in bf16", self.in_bf16(start, steps)
+        yield "zero", torch.zeros_like(start)
         yield f"scaled={factor:.6g}", start + factor * right
         if self.k and self.role in ("wgrad", "bgrad"):
             yield "last", start + steps[-1]

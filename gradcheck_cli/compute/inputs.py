@@ -71,7 +71,7 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
         bias=ready(one("bias", (experts, n))) if case.bias else None,
         x=tuple(ready(one("x", (t, k_))) for t in rows),
         grad_output=tuple(ready(_grad_output(case, one, (t, n))) for t in rows),
-        prefill=ready(one("prefill", (experts, n, k_)), torch.float32),
+        prefill=ready(one("prefill", (experts, n, k_)).to(DTYPES[case.main_grad_dtype]), torch.float32),
     )
 
 

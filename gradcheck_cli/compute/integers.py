@@ -64,7 +64,9 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     stored = FORMATS[case.dtype]
     exact: int = stored.largest_exact_integer
     if fill == "exact":
-        return Integers(dict.fromkeys(TENSORS, LARGEST[case.dtype]), exact / 3, prefill_from=0)
+        narrowest = min(case.dtype, case.main_grad_dtype, key=lambda one: FORMATS[one].precision)
+        held = FORMATS[narrowest].largest_exact_integer
+        return Integers(dict.fromkeys(TENSORS, LARGEST[narrowest]), held / 3, prefill_from=0)
     past = PAST_EXACT if case.dtype != "fp32" else SHORT_OF_EXACT
     budget, k, n, t = past * exact, case.in_features, case.out_features, busiest(case) or 1
     expanded = case.grad_output == "expanded"
@@ -78,7 +80,8 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     long = ("x", "weight" if expanded else "grad_output") if stored.precision > BF16.precision else ()
     held = LARGEST_BESIDE_LONG if case.dtype == "fp16" else min(exact // 2, LARGEST_OPERAND)
     largest = {name: min(max(round(2 * mean - 1), 1), held) for name, mean in means.items()}
-    return Integers(largest | {"bias": largest["x"]}, budget, min(exact, 2 * LARGEST_OPERAND), long)
+    prefill_from = min(exact, 2 * LARGEST_OPERAND) if case.main_grad_dtype == "fp32" else 0
+    return Integers(largest | {"bias": largest["x"]}, budget, prefill_from, long)
 
 
 def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: int) -> Draw:

@@ -119,6 +119,7 @@ class Loans:
     main_grad: Guarded
     due: list[Placed]  # parameters whose gradient belongs into .grad; elsewhere it is a dummy, and nobody's business
     parameters: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]]  # those that the layer has by now
+    frozen: set[str] = field(default_factory=set)  # names of parameters without requires_grad
     given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
     dgrads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # of whom, and as it was
     handed: list[Placed] = field(default_factory=list)
@@ -146,7 +147,11 @@ class Loans:
         names = [one.moved() for one in (*parameters, *self.handed)]
         # Other memory is told where main_grad itself is looked at, as another tensor is.
         names += [moved for moved in (one.moved() for one in self.main_grads) if moved.startswith("layout")]
-        names += [f"requires_grad of {one.name}" for one in parameters if not one.tensor.requires_grad]
+        names += [
+            f"requires_grad of {one.name}"
+            for one in parameters
+            if one.tensor.requires_grad is (one.name in self.frozen)
+        ]
         names += [
             f"identity of {before.name}"
             for before, now in zip(parameters, itertools.chain(*self.parameters()), strict=False)

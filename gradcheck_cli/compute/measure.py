@@ -87,7 +87,7 @@ def holds(deviation: Deviation, lambda_: float) -> bool:
 
 def delivered(contents: dict[str, Content]) -> torch.Tensor:
     """What a right gradient adds to what was there: in main_grad, after rounding to fp32."""
-    if "prefill" not in contents:
+    if "prefill+sum" not in contents:
         return next(iter(contents.values())).value
     return contents["prefill+sum"].value.float().double() - contents["prefill"].value.float().double()
 

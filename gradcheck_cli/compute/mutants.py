@@ -12,12 +12,14 @@ import torch
 
 from gradcheck_cli.compute.contents import Content, contents
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
-from gradcheck_cli.compute.faults.scene import Scene, busiest
+from gradcheck_cli.compute.faults.scene import Scene, asleep, busiest
 from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.observe import Found, Held
+from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.records.battery import MUTANTS, Mutant
+from gradcheck_cli.records.due import due, dummy_of, overwriting
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, Role, SlotSeen
 
@@ -97,7 +99,12 @@ def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int,
     wanted = [MUTANTS[name] for name in job.mutants]
     for role in dict.fromkeys(one.role for one in found):
         stage = Stage(job, reference, role, microbatch, {one.buffer: one for one in found if one.role == role})
-        own = [one for one in wanted if one.role == role and reference.fill in one.fault.fills]
+        held_back = any(one.before is not None for one in stage.found.values())
+        own = [
+            one
+            for one in wanted
+            if (one.role, one.fault.kind == "early") == (role, held_back) and reference.fill in one.fault.fills
+        ]
         slots: dict[str, list[SlotSeen]] = {one.name: [] for one in own if one.fault.kind == "unseen"}
         for buffer, altered in alterations(stage, own).items():
             for one, slot in zip(altered, measured(stage, buffer, altered), strict=True):
@@ -108,7 +115,7 @@ def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int,
 
 def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered]]:
     """Every part of a buffer that some mutant leaves otherwise than it was found."""
-    kinds = {"value": of_a_value, "delivery": of_a_delivery}
+    kinds = {"value": of_a_value, "delivery": of_a_delivery, "early": of_what_came_early}
     altered: dict[Buffer, list[Altered]] = {}
     for mutant in wanted:
         for buffer, expert, held in kinds[mutant.fault.kind](stage, mutant) if mutant.fault.kind in kinds else ():
@@ -128,11 +135,33 @@ def of_a_value(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held
             yield stage.due, expert, replace(own[expert], tensor=exchanged.to(tensor.dtype))
 
 
+def of_what_came_early(stage: Stage, _: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
+    """What is due later, in main_grad already."""
+    for expert in busiest(stage.job.case, stage.microbatch)[:1]:
+        held = stage.found["main_grad"].experts[expert]
+        if held.tensor is not None and stage.job.case.splits(stage.microbatch)[expert]:
+            early = held.tensor.double() + stage.steps[-1][expert]
+            yield "main_grad", expert, replace(held, tensor=early.to(held.tensor.dtype))
+
+
+def whose(stage: Stage, mutant: Mutant) -> list[int]:
+    """The experts whose delivery a fault spoils, of those that ask for a gradient or that do not.
+
+    The busiest; where some main_grads are overwritten and others added to, the busiest of either.
+    """
+    case, frozen = stage.job.case, mutant.fault.name.startswith("frozen")
+    experts = [i for i in busiest(case, stage.microbatch) if asleep(case, stage.role, i) is frozen]
+    if mutant.fault.name == "missing_but_first":
+        return experts
+    return list({overwriting(case, i): i for i in reversed(experts)}.values())
+
+
 def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
     """Both buffers of an expert as the fault leaves them."""
-    case, name = stage.job.case, mutant.fault.name
-    experts = range(case.num_gemms) if name == "missing_but_first" else busiest(case, stage.microbatch)[:1]
-    for expert in experts:
+    case, name, prefill = stage.job.case, mutant.fault.name, stage.reference.inputs.prefill
+    for expert in whose(stage, mutant):
+        where = due(case, expert, stage.microbatch) if stage.role == "wgrad" else None
+        since = where.since if where else stage.microbatch if stage.role == "dgrad" else 0
         held = {buffer: found.experts[expert] for buffer, found in stage.found.items()}
         grad, main_grad = held[stage.due if stage.role == "dgrad" else "grad"], held.get("main_grad")
         right = Delivered(
@@ -140,11 +169,14 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             packed=case.single_grouped_weight and stage.role == "wgrad",
             fused=case.fuse_wgrad_accumulation and stage.role == "wgrad",
             dtype=case.dtype,
-            steps=[step[expert] for step in stage.steps],
-            prefill=stage.reference.inputs.prefill[expert] if stage.role == "wgrad" else None,
+            steps=[step[expert] for step in stage.steps[since:]],
+            prefill=prefill[expert].to(DTYPES[case.main_grad_dtype]) if main_grad and main_grad.present else None,
             grad=grad.tensor,
             main_grad=main_grad.tensor if main_grad else None,
             flag=main_grad.added_flag if main_grad else None,
+            on_top=where is None or where.prefill,
+            frozen=asleep(case, stage.role, expert),
+            dummy=dummy_of(case),
         )
         given = DELIVERIES[name](right)
         if given is right:
@@ -194,13 +226,13 @@ def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[S
     job, reference, role = stage.job, stage.reference, stage.role
     rounding, sizes = job.rounding[role], stage.sizes
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    right = contents(job.case, reference, rounding, role, buffer, stage.microbatch)
+    right = contents(job.case, reference, rounding, role, buffer, stage.microbatch, stage.found[buffer].before)
     width = next(iter(right.values())).value.shape[-1]
     bounded = reference.fill == "normal"
     for some in chunks(altered, [sizes[one.expert] * width for one in altered]):
         slices = [slice(starts[one.expert], starts[one.expert] + sizes[one.expert]) for one in some]
         own = {name: joined(content.part(rows) for rows in slices) for name, content in right.items()}
-        found = Found(role, buffer, [one.held for one in some])
+        found = Found(role, buffer, [one.held for one in some])  # compared with `own`, whatever was there before
         rows = [sizes[one.expert] for one in some]
         for one, slot in zip(some, measure(found, own, rows, rounding.lambda_, bounded=bounded), strict=True):
             # Where a wgrad went is told by distances; those of other slots serve to explain, and nothing is to be.

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.lent import ADDED_TO_BYTE, GUARD_BYTE, Guarded, Loans, Placed, guard_byte, guarded, placed
 from gradcheck_cli.compute.poison import POISON, filled
-from gradcheck_cli.compute.provider import DTYPES, Layer
+from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, on_trial, parameters_of
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import frozen, overwriting
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 
 # Whose elements are measured; of others, and of sparse or meta tensors, shape and dtype tell enough.
@@ -39,11 +40,15 @@ class Held:
 
 @dataclass(frozen=True)
 class Found:
-    """One role in one buffer after one phase, expert by expert."""
+    """One role in one buffer after one phase, expert by expert.
+
+    `before` is what a buffer held before the phase, where it must still hold that, bit for bit: (G, N, K).
+    """
 
     role: Role
     buffer: Buffer
     experts: list[Held]
+    before: torch.Tensor | None = None
 
 
 class After(NamedTuple):
@@ -69,13 +74,14 @@ class Parameters:
 
 
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[After]:
-    """Run all microbatches; after each forward and backward yield what is there.
+    """Run all microbatches; after each forward, backward and, where it is delayed, backward_dw yield what is there.
 
-    The weights are loaded first, and every weight gets a prefilled fp32 `main_grad` and `grad_added_to_main_grad =
-    False`, fused or not. Nothing is cleared between microbatches. Ends early at an output that no gradient fits.
+    The weights are loaded first, and get what the case says of main_grad, fused or not. Nothing is cleared between
+    microbatches. Ends early at an output that no gradient fits.
     Raises CandidateRaised, also where its parameters and buffers cannot be read.
     """
     device = inputs.weight.device
+    prefill = inputs.prefill.to(DTYPES[case.main_grad_dtype])
 
     def trial(during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[fill]}", device)
@@ -83,16 +89,18 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
     with trial("loading of the weights"):
         # Copies: the originals serve the reference, and every other case on the same data.
         layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
-    byte, main_grad = guard_byte(fill), guarded("main_grad", inputs.prefill, ADDED_TO_BYTE)
+    byte, main_grad = guard_byte(fill), guarded("main_grad", prefill, ADDED_TO_BYTE)
     with trial("reading the parameters after loading"):
         # An optimizer holds these from here on; gradients that reach others put in their place later are lost to it.
         held = held_parameters(case, layer)
-        attached = attach_main_grad(held.weights, main_grad.tensor)
+        freeze(case, held)
+        attached = attach_main_grad(case, held.weights, main_grad.tensor)
         loans = lent(case, layer, inputs, held, attached, main_grad)
     for k in range(case.microbatches):
         splits, x = case.splits(k), guarded("x", inputs.x[k], byte)
+        before = main_grad.tensor.clone() if case.delay_wgrad_compute else None
         # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
-        ahead = x.tensor.requires_grad_().view_as(x.tensor)
+        ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         loans.lend(x, inputs.x[k], ahead, k)
         with trial(f"forward of microbatch {k}"), filled(POISON[fill], device):
             y = a_tensor(layer.forward(ahead, splits))
@@ -109,10 +117,19 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
             y.backward(given.tensor)
         with trial(f"reading the gradients after the backward of microbatch {k}"):
             dgrad = _rows("dgrad", "input.grad", x.tensor.grad, splits, tuple(x.tensor.shape), device)
-            found = [dgrad, *_parameters(case, held, attached, device)]
+            parameters = _parameters(case, held, attached, device)
+            if before is not None:  # of these only main_grad must be as it was
+                parameters = [replace(one, before=before) for one in parameters if one.buffer == "main_grad"]
             seen = loans.seen()
             loans.keep(x.tensor, k)
-        yield After(k, "backward", [snapshot(one) for one in found], loans.changed(seen, k))
+        yield After(k, "backward", [snapshot(one) for one in (dgrad, *parameters)], loans.changed(seen, k))
+        if before is None:
+            continue
+        with trial(f"backward_dw of microbatch {k}"), filled(POISON[fill], device):
+            cast("Delayed", layer).backward_dw()
+        with trial(f"reading the gradients after the backward_dw of microbatch {k}"):
+            parameters, seen = _parameters(case, held, attached, device), loans.seen()
+        yield After(k, "backward_dw", [snapshot(one) for one in parameters], loans.changed(seen, k))
 
 
 def held_parameters(case: Case, layer: Layer) -> Parameters:
@@ -150,13 +167,36 @@ def grad_output(case: Case, values: torch.Tensor, byte: int = GUARD_BYTE) -> Gua
     return guarded("grad_output", values, byte)
 
 
-def attach_main_grad(weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
-    """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does."""
+def freeze(case: Case, held: Parameters) -> None:
+    """Take from the parameters that the case freezes their requires_grad, as a trainer does before the first step."""
+    experts = range(case.num_gemms)
+    asleep = [frozen(case, 0)] if held.packed else [frozen(case, i) for i in experts]
+    for weight, sleeps in zip(held.weights, asleep, strict=True):
+        if sleeps:
+            weight.requires_grad = False
+    for bias in held.biases if case.frozen_bias else ():
+        bias.requires_grad = False
+
+
+def attach_main_grad(case: Case, weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
+    """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does.
+
+    With it go the attributes that tell a layer what to do with it; where the case has no main_grad, nothing does.
+    """
+    if case.main_grad == "absent":
+        return []
     packed = len(weights) == 1 and weights[0].dim() == 3
     attached = [buffer] if packed else list(buffer)
-    for weight, main_grad in zip(weights, attached, strict=True):
-        weight.main_grad = main_grad  # type: ignore[attr-defined]
-        weight.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+    for i, (weight, main_grad) in enumerate(zip(weights, attached, strict=True)):
+        said: dict[str, object] = {"main_grad": main_grad}
+        if case.grad_added_to_main_grad == "attached":
+            said["grad_added_to_main_grad"] = False
+        if overwriting(case, i):
+            said["overwrite_main_grad"] = True
+        if case.zero_out_wgrad:
+            said["zero_out_wgrad"] = True
+        for name, value in said.items():
+            setattr(weight, name, value)
     return _named("main_grad", attached, packed=packed)
 
 
@@ -166,7 +206,9 @@ def lent(
     """What a candidate holds before its first microbatch."""
     weights, biases = _named("weight", held.weights, packed=held.packed), _named("bias", held.biases, packed=False)
     due = biases if case.fuse_wgrad_accumulation else [*weights, *biases]
-    return Loans(inputs, weights, biases, attached, main_grad, due, lambda: parameters_of(layer))
+    asleep = {one.name for i, one in enumerate(weights) if frozen(case, i)}
+    asleep |= {one.name for one in biases if case.frozen_bias}
+    return Loans(inputs, weights, biases, attached, main_grad, due, lambda: parameters_of(layer), asleep)
 
 
 def _named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:
@@ -176,14 +218,15 @@ def _named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Plac
 def _parameters(case: Case, held: Parameters, attached: list[Placed], device: torch.device) -> list[Found]:
     part = (case.out_features, case.in_features)
     grads = [_held(weight.grad, device) for weight in held.weights]
+    owned: list[Placed | None] = [*attached] or [None] * len(held.weights)
     main_grads = [
         _held(
             getattr(weight, "main_grad", None),
             device,
             added_flag=_truth(getattr(weight, "grad_added_to_main_grad", None)),
-            replaced=own.replaced_in(weight),
+            replaced=own is not None and own.replaced_in(weight),
         )
-        for weight, own in zip(held.weights, attached, strict=True)
+        for weight, own in zip(held.weights, owned, strict=True)
     ]
     found = [
         Found("wgrad", "grad", _per_expert(grads, case.num_gemms, part)),

@@ -31,13 +31,23 @@ class Layer(Protocol):
         """Copy weight (G, N, K) and bias (G, N), both in the case's dtype, into the parameters."""
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
-        """x (T, K) with T = sum(m_splits) -> y (T, N); raises whatever the candidate raises."""
+        """x (T, K) with T = sum(m_splits) -> y (T, N); raises whatever the candidate raises.
+
+        Called once for each microbatch, in their order: what a call is given besides is for the layer to know.
+        """
 
     def effective(self) -> dict[str, str | int]:
         """What this layer really is, under the names of the axes: read from the layer, not from the case.
 
         Called once after building and once after each forward, from which on it may know the path taken.
         """
+
+
+class Delayed(Layer, Protocol):
+    """What a layer must do besides where the case has `delay_wgrad_compute`."""
+
+    def backward_dw(self) -> None:
+        """Compute the weights' gradients of the earliest backward that left them open."""
 
 
 Builder = Callable[[Case, torch.device], Layer]

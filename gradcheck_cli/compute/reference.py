@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
@@ -17,6 +16,11 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
 
+# The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
+DATA_AXES = (
+    "dtype", "main_grad_dtype", "bias", "m_splits", "num_gemms", "tokens_per_expert", "in_features", "out_features",
+    "microbatches", "grad_output", "seed",
+)  # fmt: skip
 THINNINGS = 6
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
@@ -53,14 +57,8 @@ class Reference:
 
 def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
-    shared = msgspec.structs.replace(
-        case,
-        provider="reference",
-        api="fp64",
-        path="auto",
-        single_grouped_weight=False,
-        fuse_wgrad_accumulation=False,
-    )
+    axes = {name: getattr(case, name) for name in DATA_AXES}
+    shared = Case(provider="reference", api="fp64", **axes)
     small = tensor_bytes(shared) <= LARGEST_KEPT
     return _kept(shared, fill, device) if small else _prepare(shared, fill, device)
 
@@ -116,8 +114,10 @@ def _argument(case: Case, fill: Fill, even: tuple[Role, ...], largest: float, in
         limit = stored.largest
         return limit, "" if largest <= limit else f"{said}, and the largest {case.dtype} is {limit:.3g}"
     if fill == "exact":
-        holds = largest <= exact and in_main_grad <= FP32.largest_exact_integer
-        return float(exact), "" if holds else f"{said}, and {case.dtype} holds integers up to {exact} exactly"
+        holds = largest <= exact and in_main_grad <= FORMATS[case.main_grad_dtype].largest_exact_integer
+        if largest > exact:
+            return float(exact), f"{said}, and {case.dtype} holds integers up to {exact} exactly"
+        return float(exact), "" if holds else f"main_grad reaches {in_main_grad:.4g}, more than it holds exactly"
     whole = stored.precision >= FP32.precision  # then everything that is accumulated is held as well
     limit = float(exact) if whole else min(ACCUMULATED_EXACTLY, stored.largest)
     if max(largest, in_main_grad) > limit:

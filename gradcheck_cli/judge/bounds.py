@@ -72,7 +72,7 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
         return Rounding(
             store=stored.unit_roundoff,
             floor=stored.half_subnormal,
-            buffer=FP32.unit_roundoff if fused else stored.unit_roundoff,
+            buffer=FORMATS[case.main_grad_dtype].unit_roundoff if fused else stored.unit_roundoff,
             accumulate=FP32.unit_roundoff,
             linear=uniform and role != "fprop",
             operands=2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 and role != "bgrad" else 0.0,

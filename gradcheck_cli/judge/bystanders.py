@@ -34,7 +34,8 @@ EXPECTED = {
         "expected {} to keep its shape, its strides and its place in its storage; found others", "layout of {} changed"
     ),
     "requires_grad of ": Expectation(
-        "expected {} to be left with requires_grad=True; found False, and no later gradient reaches it",
+        "expected {} to be left with the requires_grad that it had; found the other, so that gradients no longer reach "
+        "it, or reach it though it is frozen",
         "requires_grad of {} changed",
     ),
     "identity of ": Expectation(

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import (
+    Dummy,
+    delivered_in,
+    due,
+    dummy_of,
+    frozen,
+    is_first,
+    overwriting,
+    overwriting_at_all,
+)
 from gradcheck_cli.records.observation import Buffer, Phase, Role
 
 
@@ -18,13 +30,14 @@ class Expected(Record, frozen=True, kw_only=True):
     microbatch: int
     phase: Phase
     buffer: Buffer
-    content: str  # value, sum, prefill+sum: a name of `compute/contents.py`
+    content: str  # value, sum, prefill+sum, written: a name of `compute/contents.py`; or NOTHING, or BEFORE
     empty: bool  # no token has reached this expert so far: nothing may be added, nothing is compared with fprop
     elements: int  # of this expert alone: its rows x columns, all of which must be compared
     shape: tuple[int, ...]  # of the whole buffer
     dtype: str
     parameter_dtype: str  # a dummy in .grad has the parameter's dtype
     flag: bool | None = None  # grad_added_to_main_grad, where the contract names it
+    dummy: Dummy = "any"
 
     @property
     def slot(self) -> str:
@@ -32,6 +45,8 @@ class Expected(Record, frozen=True, kw_only=True):
         return f"{self.role}[{self.expert}]"
 
 
+NOTHING = "nothing"  # frozen: no gradient may arrive
+BEFORE = "before"  # what the buffer held before the phase
 LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -44,7 +59,6 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
     splits = case.splits(k)
     reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
     n, features, rows = case.out_features, case.in_features, sum(splits)
-    weight = (case.num_gemms, n, features) if case.single_grouped_weight else (n, features)
     dtype = LONG_NAMES[case.dtype]
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
@@ -58,9 +72,9 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
             shape=(rows, n),
             **common,
         )
-        common |= {"phase": "backward"}
-        yield Expected(
+        dgrad = Expected(
             role="dgrad",
+            phase="backward",
             buffer="input.grad",
             content="value",
             empty=not splits[i],
@@ -68,42 +82,128 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
             shape=(rows, features),
             **common,
         )
-        common |= {"empty": not reached[i]}
+        yield _nothing(dgrad) if case.frozen_input else dgrad
+        if case.delay_wgrad_compute and case.main_grad == "attached":
+            yield _held_back(case, common)
+        common |= {"empty": not reached[i], "phase": delivered_in(case)}
         if case.bias:
-            yield Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=(n,), **common)
-        common |= {"role": "wgrad", "elements": n * features, "shape": weight}
-        if case.fuse_wgrad_accumulation:
-            common |= {"dtype": "float32", "content": "prefill+sum", "flag": True}
-            yield Expected(buffer="main_grad", **common)
-        else:
-            yield Expected(buffer="grad", content="sum", **common)
+            bgrad = Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=(n,), **common)
+            yield _nothing(bgrad) if case.frozen_bias else bgrad
+        yield _wgrad(case, common)
+
+
+def _wgrad(case: Case, common: dict[str, Any]) -> Expected:
+    n, features = case.out_features, case.in_features
+    shape = (case.num_gemms, n, features) if case.single_grouped_weight else (n, features)
+    i, k = common["expert"], common["microbatch"]
+    where = due(case, i, k)
+    slot = Expected(role="wgrad", buffer="grad", content="sum", elements=n * features, shape=shape, **common)
+    if where is None:
+        return _nothing(slot)
+    if where.buffer == "grad":
+        return slot
+    return msgspec.structs.replace(
+        slot,
+        empty=not any(case.splits(j)[i] for j in range(where.since, k + 1)),
+        buffer=where.buffer,
+        dtype=LONG_NAMES[case.main_grad_dtype],
+        content="prefill+sum" if not overwriting_at_all(case) else "written",
+        flag=True if case.grad_added_to_main_grad == "attached" else None,
+        dummy=dummy_of(case),
+    )
+
+
+def _held_back(case: Case, common: dict[str, Any]) -> Expected:
+    """main_grad after a backward that leaves its wgrad to backward_dw."""
+    return Expected(
+        role="wgrad",
+        phase="backward",
+        buffer="main_grad",
+        content=BEFORE,
+        empty=False,
+        elements=case.out_features * case.in_features,
+        shape=(case.out_features, case.in_features),
+        **common,
+    )
+
+
+def _nothing(slot: Expected) -> Expected:
+    return msgspec.structs.replace(slot, content=NOTHING, elements=0)
 
 
 def in_words(case: Case) -> list[str]:
     """The delivery contract of one case, a sentence each, for `gradcheck show`."""
     dtype, steps = LONG_NAMES[case.dtype], case.microbatches
-    packed = case.single_grouped_weight
-    owner = "the packed weight" if packed else f"each of the {case.num_gemms} weights"
-    shape = (case.num_gemms, case.out_features, case.in_features) if packed else (case.out_features, case.in_features)
     said = [
         f"{case.num_gemms} experts, y_i = x_i w_i^T{' + b_i' if case.bias else ''}, K={case.in_features}, "
         f"N={case.out_features}, {dtype}"
     ]
-    said += [f"microbatch {k}: m_splits = {list(case.splits(k))}" for k in range(steps)]
+    said += [f"microbatch {k}: m_splits = {list(case.splits(k))}{_called_with(case, k)}" for k in range(steps)]
     said.append(f"fprop: the output, (sum(m_splits), {case.out_features}), is x_i w_i^T for the rows of each expert i")
-    said.append(f"dgrad: x.grad, (sum(m_splits), {case.in_features}) {dtype}, is grad_output_i w_i")
-    over = f"the sum over {steps} microbatches of " if steps > 1 else ""
-    if case.fuse_wgrad_accumulation:
-        said.append(
-            f"wgrad: main_grad of {owner}, {shape} float32, is its prefill plus {over}grad_output_i^T x_i; "
-            f"grad_added_to_main_grad is True; .grad is None or a dummy of the parameter's shape and dtype"
-        )
-        said.append("wgrad of an expert without tokens: main_grad keeps its prefill, bit for bit")
+    if case.frozen_input:
+        said.append("dgrad: x asks for none, and x.grad stays None")
     else:
-        said.append(f"wgrad: .grad of {owner}, {shape} {dtype}, is {over}grad_output_i^T x_i")
-        said.append("wgrad of an expert without tokens: .grad is exactly 0; an attached main_grad keeps its prefill")
+        said.append(f"dgrad: x.grad, (sum(m_splits), {case.in_features}) {dtype}, is grad_output_i w_i")
+    said += _wgrad_in_words(case)
+    over = _over(case)
     if case.bias:
+        right = f"is {over}the sum of grad_output_i's rows"
+        frozen_ = "asks for none, and stays None"
         said.append(
-            f"bgrad: .grad of each bias, ({case.out_features},) {dtype}, is {over}the sum of grad_output_i's rows"
+            f"bgrad: .grad of each bias, ({case.out_features},) {dtype}, {frozen_ if case.frozen_bias else right}"
+        )
+    if case.delay_wgrad_compute:
+        said.append(
+            "backward_dw() is called once after each backward: before it every main_grad is bit-unchanged and an "
+            "unfused .grad is not judged; after it all of the above holds"
         )
     return said
+
+
+def _called_with(case: Case, k: int) -> str:
+    first = is_first(case, k)
+    return "" if first is None else f", is_first_microbatch={first}"
+
+
+def _over(case: Case) -> str:
+    return f"the sum over {case.microbatches} microbatches of " if case.microbatches > 1 else ""
+
+
+def _wgrad_in_words(case: Case) -> Iterator[str]:
+    packed = case.single_grouped_weight
+    shape = (case.num_gemms, case.out_features, case.in_features) if packed else (case.out_features, case.in_features)
+    asleep = [i for i in range(case.num_gemms) if frozen(case, i)]
+    if asleep:
+        whose = "every weight" if len(asleep) == case.num_gemms else f"the weight of expert {asleep[0]}"
+        yield f"wgrad: {whose} is frozen: .grad stays None, and an attached main_grad keeps its prefill"
+    if len(asleep) == case.num_gemms:
+        return
+    owner = "the packed weight" if packed else f"each of the {case.num_gemms - len(asleep)} weights"
+    if not case.fuse_wgrad_accumulation:
+        yield f"wgrad: .grad of {owner}, {shape} {LONG_NAMES[case.dtype]}, is {_over(case)}grad_output_i^T x_i"
+        kept = "; an attached main_grad keeps its prefill" if case.main_grad == "attached" else ""
+        yield f"wgrad of an expert without tokens: .grad is exactly 0{kept}"
+        return
+    attached = case.grad_added_to_main_grad == "attached"
+    flag = "grad_added_to_main_grad is True; " if attached else ""
+    content = "is zero" if case.zero_out_wgrad else "is nobody's business"
+    dummy = f".grad is None or a dummy of the parameter's shape and dtype, whose content {content}"
+    yield (
+        f"wgrad: main_grad of {owner}, {shape} {LONG_NAMES[case.main_grad_dtype]}, is {_main_grad_in_words(case)}; "
+        f"{flag}{dummy if attached else '.grad stays None'}"
+    )
+    overwritten = [i for i in range(case.num_gemms) if overwriting(case, i)]
+    if overwritten:
+        whose = "every weight" if len(overwritten) == case.num_gemms else f"those of experts {overwritten}"
+        yield (
+            f"overwrite_main_grad of {whose}: main_grad is the last microbatch's wgrad alone, its prefill gone; "
+            f"exactly 0 where that brought the expert no token"
+        )
+    if not overwriting_at_all(case):
+        yield "wgrad of an expert without tokens: main_grad keeps its prefill, bit for bit"
+
+
+def _main_grad_in_words(case: Case) -> str:
+    if case.is_first_microbatch == "first":
+        return f"{_over(case)}grad_output_i^T x_i: the first microbatch overwrites the prefill"
+    return f"its prefill plus {_over(case)}grad_output_i^T x_i"

@@ -10,6 +10,7 @@ NAMES = {
     "untouched": "untouched",
     "zero": "zero",
     "prefill lost": "prefill lost",
+    "not overwritten": "not overwritten",
     "last": "last microbatch only",
     "first": "first microbatch only",
     "overwritten": "overwritten",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradcheck_cli.judge.contract import expected
+from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import Observation
 
@@ -22,7 +22,7 @@ def invisible(case: Case, observation: Observation) -> list[str]:
 def _without_elements(case: Case) -> list[str]:
     """Results of no elements: nothing of them can be compared."""
     elements: dict[str, int] = {}
-    for wanted in expected(case):
+    for wanted in (one for one in expected(case) if one.content not in (NOTHING, BEFORE)):
         elements[wanted.role] = elements.get(wanted.role, 0) + wanted.elements
     empty = [role for role, count in elements.items() if not count]
     if not empty:

@@ -22,7 +22,7 @@ def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
     where = NAMES[wanted.buffer]
     if not own.present:
         found = f"{where} is None"
-    elif wanted.content == "prefill+sum" and own.nonzero_expected and untouched(own):
+    elif wanted.buffer == "main_grad" and own.nonzero_expected and untouched(own):
         found = "main_grad still holds its prefill, bit for bit"
     else:
         return None
@@ -32,6 +32,29 @@ def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
         return Judgement(outcome=Outcome.MISPLACED, why=why, diagnosis=f"in {NAMES[other]}")
     why = f"expected the gradient in {where}; {found}{_no_gradient_anywhere(wanted, seen)}"
     return Judgement(outcome=Outcome.MISSING, why=why, diagnosis="untouched" if own.present else "none")
+
+
+def early(wanted: Expected, main_grad: SlotSeen) -> Judgement:
+    """UNEXPECTED where main_grad was written by a backward that leaves its wgrad to backward_dw; else PASSED."""
+    held = main_grad.contents.get(wanted.content)
+    if held is not None and held.compared == wanted.elements and not held.differing:
+        return Judgement(outcome=Outcome.PASSED, why="")
+    why = "expected main_grad to stay as it was until backward_dw(), bit for bit; found it written, or gone"
+    return Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="before backward_dw")
+
+
+def nothing(case: Case, seen: Buffers) -> Judgement:
+    """UNEXPECTED where a frozen parameter or input was given a gradient, in any buffer; else PASSED."""
+    found = [NAMES[buffer] for buffer in ("input.grad", "grad") if buffer in seen and seen[buffer].present]
+    main_grad = seen.get("main_grad") if case.main_grad == "attached" else None
+    if main_grad is not None and (main_grad.replaced or not untouched(main_grad)):
+        found.append("main_grad")
+    if main_grad is not None and main_grad.added_flag:
+        found.append("grad_added_to_main_grad")
+    if not found:
+        return Judgement(outcome=Outcome.PASSED, why="")
+    why = f"expected no gradient, since it is frozen; found {' and '.join(found)} written"
+    return Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="frozen")
 
 
 def untouched(main_grad: SlotSeen) -> bool:
@@ -49,10 +72,12 @@ def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
     if slot is None or not slot.contents or not slot.nonzero_expected:
         return None
     content = "sum" if other == "grad" else "prefill+sum"
+    if content not in slot.residuals:
+        return None
     return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else None
 
 
-def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
+def protocol(case: Case, wanted: Expected, seen: Buffers) -> list[Judgement]:
     """PROTOCOL for a wrong shape, dtype, flag or dummy; UNEXPECTED for a buffer that nobody asked to be written."""
     own = seen[wanted.buffer]
     judged = []
@@ -66,27 +91,45 @@ def protocol(wanted: Expected, seen: Buffers) -> list[Judgement]:
         why = "expected the gradient in the main_grad that was attached; found another tensor in its place"
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="main_grad replaced"))
     if wanted.role == "wgrad":
-        judged += _bystander(wanted, seen)
+        judged += _dummy(wanted, seen["grad"]) if wanted.buffer == "main_grad" else _bystander(case, seen["main_grad"])
     return judged
 
 
-def _bystander(wanted: Expected, seen: Buffers) -> list[Judgement]:
-    if wanted.buffer == "grad":
-        main_grad = seen["main_grad"]
-        if main_grad.replaced or not untouched(main_grad):
-            found = "other memory in its place" if main_grad.replaced else "it written or gone"
-            why = f"expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found {found}"
-            return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
-        if main_grad.added_flag:
-            # A data-parallel wrapper that reads it drops .grad, and with it the gradient.
-            why = "expected grad_added_to_main_grad=False, since main_grad was not written; found True"
-            return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="flag set")]
+def _bystander(case: Case, main_grad: SlotSeen) -> list[Judgement]:
+    """What is wrong with a main_grad that no wgrad is to reach."""
+    if case.main_grad == "absent":
         return []
-    # The dummy has the parameter's shape and dtype; its content is nobody's business.
-    grad = seen["grad"]
-    if grad.present and (grad.shape, grad.dtype) != (wanted.shape, wanted.parameter_dtype):
+    if main_grad.replaced or not untouched(main_grad):
+        found = "other memory in its place" if main_grad.replaced else "it written or gone"
+        why = f"expected main_grad to keep its prefill (fuse_wgrad_accumulation=0); found {found}"
+        return [Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="main_grad written")]
+    if main_grad.added_flag:
+        # A data-parallel wrapper that reads it drops .grad, and with it the gradient.
+        why = "expected grad_added_to_main_grad=False, since main_grad was not written; found True"
+        return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="flag set")]
+    return []
+
+
+def _dummy(wanted: Expected, grad: SlotSeen) -> list[Judgement]:
+    """What is wrong with the .grad beside a fused main_grad.
+
+    A dummy is there for the hooks that autograd calls: of the parameter's shape and dtype, its content nobody's
+    business, unless `zero_out_wgrad` asks for zeros. A parameter without `grad_added_to_main_grad` gets none
+    (transformer_engine/pytorch/module/grouped_linear.py, `get_dummy_wgrad`).
+    """
+    if not grad.present:
+        return []
+    if wanted.dummy == "none":
+        why = "expected .grad None, since the parameter has no grad_added_to_main_grad; found one"
+        return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="dummy")]
+    if (grad.shape, grad.dtype) != (wanted.shape, wanted.parameter_dtype):
         why = f"expected .grad None or a dummy {wanted.shape} {wanted.parameter_dtype}; found {grad.shape} {grad.dtype}"
         return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="dummy")]
+    zero = grad.contents.get("zero")
+    if wanted.dummy == "zero" and (zero is None or zero.differing or grad.nonfinite):
+        # A hook that adds .grad to main_grad where zero_out_wgrad is set adds whatever is there.
+        why = "expected .grad None or exactly 0 (zero_out_wgrad); found other values in it"
+        return [Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="dummy not zero")]
     return []
 
 
@@ -94,5 +137,6 @@ def _no_gradient_anywhere(wanted: Expected, seen: Buffers) -> str:
     if wanted.role != "wgrad":
         return ""
     if wanted.buffer == "grad":
-        return ", and main_grad holds its prefill" if untouched(seen["main_grad"]) else ""
+        kept = seen["main_grad"].present and untouched(seen["main_grad"])
+        return ", and main_grad holds its prefill" if kept else ""
     return ", and .grad is None" if not seen["grad"].present else ", and .grad holds no such gradient"

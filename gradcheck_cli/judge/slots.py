@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gradcheck_cli.judge.accuracy import accuracy
 from gradcheck_cli.judge.bounds import LAMBDA
-from gradcheck_cli.judge.contract import Expected, expected
+from gradcheck_cli.judge.contract import BEFORE, NOTHING, Expected, expected
 from gradcheck_cli.judge.judgement import Judgement
-from gradcheck_cli.judge.presence import Buffers, absent, protocol
+from gradcheck_cli.judge.presence import Buffers, absent, early, nothing, protocol
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Observation, Phase
 from gradcheck_cli.records.verdict import Outcome
@@ -48,13 +48,18 @@ def _no_zeros(row: Judged) -> bool:
 def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen, lambda_: float = LAMBDA) -> list[Judgement]:
     """All that is wrong with one slot in one channel, or one PASSED."""
     seen = buffers(wanted, channel)
-    looked_at = ("grad", "main_grad") if wanted.role == "wgrad" else (wanted.buffer,)
+    both = wanted.role == "wgrad" and wanted.content != BEFORE
+    looked_at = ("grad", "main_grad") if both else (wanted.buffer,)
     if not all(buffer in seen for buffer in looked_at):
         return [_UNSEEN]
+    if wanted.content == NOTHING:
+        return [nothing(case, seen)]
+    if wanted.content == BEFORE:
+        return [early(wanted, seen[wanted.buffer])]
     away = absent(case, wanted, seen)
     if away:
         return [away]
-    shape = protocol(wanted, seen)
+    shape = protocol(case, wanted, seen)
     judged = [*shape, accuracy(case, wanted, seen[wanted.buffer], channel, lambda_)]
     wrong = [judgement for judgement in judged if judgement.outcome is not Outcome.PASSED]
     return wrong or judged

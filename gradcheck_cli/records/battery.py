@@ -10,8 +10,9 @@ from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
 from gradcheck_cli.records.verdict import Outcome
 
-# value: in a result; delivery: in where it is put and what is said of it; unseen: in what the oracle is shown.
-Kind = Literal["value", "delivery", "unseen"]
+# value: in a result; delivery: in where it is put and what is said of it; early: in when; unseen: in what the oracle is
+# shown.
+Kind = Literal["value", "delivery", "early", "unseen"]
 
 MODES = ("fast", "all", "none")
 LADDER = (1, 2, 3, 4, 8, 32, 256)
@@ -26,6 +27,7 @@ NONFINITE = (Outcome.NONFINITE,)
 MISSING = (Outcome.MISSING,)
 MISPLACED = (Outcome.MISPLACED,)
 PROTOCOL = (Outcome.PROTOCOL,)
+UNEXPECTED = (Outcome.UNEXPECTED,)
 
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 ROWS: tuple[Role, ...] = ("fprop", "dgrad")
@@ -147,7 +149,7 @@ FAULTS: tuple[Fault, ...] = (
     delivery("untouched_flag_set", W, "A3", "main_grad holds its prefill, the flag says otherwise", MISSING),
     delivery("in_grad", W, "E8", "in .grad instead of main_grad", MISPLACED),
     delivery("in_main_grad", W, "B9", "in main_grad instead of .grad", MISPLACED),
-    delivery("in_both", W, "B9", "in main_grad as well as in .grad", (Outcome.UNEXPECTED,)),
+    delivery("in_both", W, "B9", "in main_grad as well as in .grad", UNEXPECTED),
     delivery("flag_not_set", W, "E1", "added to main_grad, and the flag does not say so", PROTOCOL, fast=W),
     delivery("flag_set", W, "E8", "in .grad, and the flag says that main_grad has it", PROTOCOL),
     delivery("dummy_shape", W, "E2", "a dummy in .grad that has not the parameter's shape", PROTOCOL),
@@ -158,6 +160,15 @@ FAULTS: tuple[Fault, ...] = (
     delivery("prefill_lost", W, "B8", "main_grad without what it held before", WRONG),
     delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", WRONG),
     delivery("accumulated_in_bf16", PARAMETERS, "B7", "rounded to bf16 after each microbatch", WRONG, fills=INTEGERS),
+    delivery("not_overwritten", W, "B5", "added to a main_grad that it should have overwritten", WRONG),
+    delivery("frozen_given", ("dgrad", *PARAMETERS), "B9", "in .grad though it is frozen", UNEXPECTED),
+    delivery("frozen_main_grad", W, "B9", "in main_grad though it is frozen", UNEXPECTED),
+    delivery("dummy_not_zero", W, "B6", "a dummy in .grad that is not zero, under zero_out_wgrad", PROTOCOL),
+    delivery("dummy_unasked", W, "E2", "a dummy in .grad of a weight without grad_added_to_main_grad", PROTOCOL),
+    Fault(
+        name="early", kind="early", roles=W, cites="E7", deserves=UNEXPECTED,
+        summary="in main_grad before backward_dw was called",
+    ),
     delivery("other_dtype", PARAMETERS, "E13", "in a buffer of another dtype", PROTOCOL),
     delivery("other_shape", PARAMETERS, "false pass 3", "in a buffer of another shape", PROTOCOL),
     Fault(

@@ -36,6 +36,26 @@ class Case(Record, frozen=True, kw_only=True):
     ] = "auto"
     single_grouped_weight: Annotated[bool, Meta(description="one packed (G, N, K) parameter")] = False
     fuse_wgrad_accumulation: Annotated[bool, Meta(description="wgrad accumulates into main_grad")] = False
+    main_grad: Annotated[
+        Literal["attached", "absent"], Meta(description="whether the weights have one; it is prefilled")
+    ] = "attached"
+    main_grad_dtype: Annotated[Literal["fp32", "bf16"], Meta(description="of main_grad")] = "fp32"
+    grad_added_to_main_grad: Annotated[
+        Literal["attached", "absent"], Meta(description="whether the weights have that attribute; attached it is False")
+    ] = "attached"
+    overwrite_main_grad: Annotated[
+        Literal["none", "all", "some"], Meta(description="weights whose wgrad replaces what main_grad holds")
+    ] = "none"
+    zero_out_wgrad: Annotated[bool, Meta(description="a dummy left in .grad must be zero")] = False
+    is_first_microbatch: Annotated[
+        Literal["unset", "first"], Meta(description="given to every call: True to the first, False to the others")
+    ] = "unset"
+    delay_wgrad_compute: Annotated[bool, Meta(description="wgrad is computed by backward_dw()")] = False
+    frozen_weights: Annotated[
+        Literal["none", "all", "first", "last"], Meta(description="weights that ask for no gradient")
+    ] = "none"
+    frozen_input: Annotated[bool, Meta(description="x asks for no gradient")] = False
+    frozen_bias: Annotated[bool, Meta(description="the biases ask for no gradient")] = False
     dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"
     bias: bool = False
     m_splits: Annotated[

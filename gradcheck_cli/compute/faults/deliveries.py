@@ -14,7 +14,8 @@ from gradcheck_cli.compute.provider import DTYPES
 class Delivered:
     """What one parameter, or one expert's part of it, holds once a microbatch is done.
 
-    `steps` are the right contributions of all microbatches so far, of the parameter's shape. A bias has no main_grad.
+    `steps` are the right contributions of the microbatches that it holds, of the parameter's shape; `on_top` says
+    whether they were added to the prefill. A bias has no main_grad.
     """
 
     expert: int
@@ -27,6 +28,9 @@ class Delivered:
     main_grad: torch.Tensor | None = None
     flag: bool | None = None
     replaced: bool = False
+    on_top: bool = True
+    frozen: bool = False
+    dummy: str = "any"  # what `.grad` may hold beside a fused main_grad: any, zero, none
 
     @property
     def own(self) -> torch.Tensor | None:
@@ -94,12 +98,13 @@ def in_both(right: Delivered) -> Delivered:
 
 def in_main_grad(right: Delivered) -> Delivered:
     """The sum added to main_grad, which says so, and .grad None."""
-    return replace(in_both(right), grad=None, flag=True) if not right.fused and right.told else right
+    fits = not right.fused and right.told and right.prefill is not None
+    return replace(in_both(right), grad=None, flag=True) if fits else right
 
 
 def flag(*, fused: bool) -> Deliver:
     """The flag that belongs to the other way of delivery."""
-    return lambda right: replace(right, flag=not fused) if right.fused is fused else right
+    return lambda right: replace(right, flag=not fused) if right.fused is fused and right.flag is not None else right
 
 
 def dummy_shape(right: Delivered) -> Delivered:
@@ -121,7 +126,37 @@ def only_some(kept: slice) -> Deliver:
 
 def prefill_lost(right: Delivered) -> Delivered:
     """main_grad without what was there."""
-    return right.plus([-right.prefill]) if right.fused and right.prefill is not None else right
+    return right.plus([-right.prefill]) if right.fused and right.prefill is not None and right.on_top else right
+
+
+def not_overwritten(right: Delivered) -> Delivered:
+    """main_grad with what was there as well."""
+    return right.plus([right.prefill]) if right.fused and right.prefill is not None and not right.on_top else right
+
+
+def frozen_given(right: Delivered) -> Delivered:
+    """The gradient of what asks for none."""
+    if not right.frozen or not right.told:
+        return right
+    return replace(right, grad=torch.stack(right.steps).sum(0).to(DTYPES[right.dtype]))
+
+
+def frozen_main_grad(right: Delivered) -> Delivered:
+    """The same in main_grad."""
+    if not right.frozen or right.main_grad is None or not right.told:
+        return right
+    return replace(right, main_grad=(right.main_grad.double() + torch.stack(right.steps).sum(0)).to(right.main_grad))
+
+
+def dummy(kind: str, content: float) -> Deliver:
+    """A dummy of some content where it must be zero, or where there must be none."""
+
+    def deliver(right: Delivered) -> Delivered:
+        if not right.fused or right.dummy != kind:
+            return right
+        return replace(right, grad=torch.full_like(right.steps[0], content).to(DTYPES[right.dtype]))
+
+    return deliver
 
 
 def overwritten(right: Delivered) -> Delivered:
@@ -133,7 +168,7 @@ def doubled_before_each(right: Delivered) -> Delivered:
     """buffer = 2 buffer + step, from the prefill on."""
     count = len(right.steps)
     more = [(2.0 ** (count - 1 - k) - 1) * step for k, step in enumerate(right.steps)]
-    if right.fused and right.prefill is not None:
+    if right.fused and right.prefill is not None and right.on_top:
         more.append((2.0**count - 1) * right.prefill)
     return right.plus(more)
 
@@ -142,7 +177,8 @@ def accumulated_in_bf16(right: Delivered) -> Delivered:
     """A buffer that holds no more than bf16 does."""
     if right.own is None or right.own.dtype is torch.bfloat16:
         return right
-    running = torch.zeros_like(right.own) if not right.fused or right.prefill is None else right.prefill
+    from_zero = not right.fused or right.prefill is None or not right.on_top
+    running = torch.zeros_like(right.own) if from_zero or right.prefill is None else right.prefill
     for step in right.steps:
         running = (running.double() + step.to(DTYPES[right.dtype]).double()).bfloat16()
     return right.with_own(running.to(right.own.dtype))
@@ -177,6 +213,11 @@ DELIVERIES: dict[str, Deliver] = {
     "last_only": only_some(slice(-1, None)),
     "first_only": only_some(slice(0, 1)),
     "prefill_lost": prefill_lost,
+    "not_overwritten": not_overwritten,
+    "frozen_given": frozen_given,
+    "frozen_main_grad": frozen_main_grad,
+    "dummy_not_zero": dummy("zero", 1.0),
+    "dummy_unasked": dummy("none", 0.0),
     "doubled_before_each": doubled_before_each,
     "accumulated_in_bf16": accumulated_in_bf16,
     "other_dtype": other_dtype,

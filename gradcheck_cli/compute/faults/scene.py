@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import frozen
 from gradcheck_cli.records.observation import Role
 
 
@@ -58,6 +59,12 @@ class Scene:
         if self.role == "wgrad":
             return g.T, x
         return g.new_ones(1, len(g)), g
+
+
+def asleep(case: Case, role: Role, expert: int) -> bool:
+    """Whether a case asks for no such gradient of an expert."""
+    whole = {"dgrad": case.frozen_input, "bgrad": case.frozen_bias}
+    return frozen(case, expert) if role == "wgrad" else whole.get(role, False)
 
 
 @lru_cache(maxsize=64)

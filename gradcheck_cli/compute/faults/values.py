@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from gradcheck_cli.compute.faults.scene import Scene, busiest
+from gradcheck_cli.compute.faults.scene import Scene, asleep, busiest
 from gradcheck_cli.compute.lent import WORDS
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.battery import LADDER
@@ -41,9 +41,12 @@ class Value:
 
     def altered(self, scene: Scene) -> dict[int, torch.Tensor]:
         """Expert -> its contribution as the fault has it; of no expert where there is none to alter."""
-        first, *others = busiest(scene.case, scene.microbatch)
+        awake = [i for i in busiest(scene.case, scene.microbatch) if not asleep(scene.case, scene.role, i)]
+        if not awake:
+            return {}
+        first, *others = awake
         other = others[0] if others else first
-        empty = [i for i, tokens in enumerate(scene.tokens) if not tokens]
+        empty = [i for i in sorted(awake) if not scene.tokens[i]]
         if self.where == "empty":
             pairs = [(i, first) for i in empty[:1]]
         elif not scene.tokens[first]:

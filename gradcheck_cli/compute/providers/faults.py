@@ -18,6 +18,7 @@ from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import due, dummy_of
 from gradcheck_cli.records.observation import Role
 
 MUCH = 1 << 60  # bytes
@@ -63,9 +64,10 @@ class FaultLayer(LoopLayer):
     def __init__(self, case: Case, device: torch.device) -> None:
         super().__init__(case, device)
         self.case, self.mutant = case, MUTANTS[case.api]
+        self.delayed = self.delayed and self.mutant.fault.kind != "early"
         self.microbatch = -1
         self.earlier: list[list[torch.Tensor]] = []
-        self.x = self.w = self.g = self.step = torch.empty(0)
+        self.given = self.x = self.w = self.g = self.step = torch.empty(0)
         self.held: dict[int, Held] = {}
         if self.mutant.fault.kind == "delivery" and self.mutant.role != "dgrad":
             own = self._weights if self.mutant.role == "wgrad" else self._biases
@@ -79,7 +81,9 @@ class FaultLayer(LoopLayer):
         self.microbatch += 1
         for i in self.held:  # a buffer of another shape or dtype cannot be added to
             (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
-        weight = self._weights[0] if self.packed else torch.stack(list(self._weights))
+        self.given = x  # before its gradient goes through a gate
+        used = self.used()
+        weight = used[0] if self.packed else torch.stack(used)
         self.x, self.w = x.detach(), weight.detach()
         weights = gate(weight, lambda wgrad: self._kept(self._altered("wgrad", wgrad), "wgrad")).unbind()
         biases: Any = [None] * self.experts
@@ -90,6 +94,11 @@ class FaultLayer(LoopLayer):
         y = [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)]
         output = torch.cat(y)
         return gate(output, self._keep_grad_output, self._altered("fprop", output.detach()))
+
+    def backward_dw(self) -> None:
+        """Nothing is left open by a layer that delivered early."""
+        if self.mutant.fault.kind != "early":
+            super().backward_dw()
 
     def _altered(self, role: Role, right: torch.Tensor) -> torch.Tensor:
         """A result of this microbatch with the fault, if it is this role's."""
@@ -124,7 +133,39 @@ class FaultLayer(LoopLayer):
 
     def _keep_grad_output(self, g: torch.Tensor) -> torch.Tensor:
         self.g = g
+        if self.mutant.fault.name.startswith("frozen"):
+            self._give_what_is_frozen()
         return g
+
+    @torch.no_grad()
+    def _give_what_is_frozen(self) -> None:
+        """A gradient for what asks for none, which autograd therefore passes by."""
+        role, rows = self.mutant.role, list(self.case.splits(self.microbatch))
+        pairs = list(zip(self.x.double().split(rows), self.g.double().split(rows), strict=True))
+        if role == "dgrad":
+            given = torch.cat([g @ w.double() for (_, g), w in zip(pairs, self.w, strict=True)])
+            parameters, steps = [self.given._base], [given]  # noqa: SLF001  the leaf that the trainer looks at
+        elif role == "wgrad":
+            steps = [g.T @ x for x, g in pairs]
+            parameters, steps = list(self._weights), [torch.stack(steps)] if self.packed else steps
+        else:
+            parameters, steps = list(self._biases), [g.sum(0) for _, g in pairs]
+        for parameter, step in zip(parameters, steps, strict=True):
+            if parameter is None or parameter.requires_grad:
+                continue
+            attached: torch.Tensor | None = getattr(parameter, "main_grad", None)
+            right = Delivered(
+                expert=0,
+                packed=False,
+                fused=False,
+                dtype=self.case.dtype,
+                steps=[step],
+                prefill=None,
+                grad=None,
+                main_grad=attached,
+                frozen=True,
+            )
+            leave(parameter, DELIVERIES[self.mutant.fault.name](right))
 
     def _kept(self, step: torch.Tensor, role: Role) -> torch.Tensor:
         if role == self.mutant.role:
@@ -142,9 +183,12 @@ class FaultLayer(LoopLayer):
         attached: torch.Tensor | None = getattr(parameter, "main_grad", None) if weight else None
         if own.prefill is None and attached is not None:
             own.prefill, own.main_grad = attached.clone(), attached.clone()
-        own.steps.append(step.double())
+        where = due(self.case, i, self.microbatch) if weight else None
+        fresh = where is not None and where.since == self.microbatch and not where.prefill and fused
+        own.steps = [*([] if fresh else own.steps), step.double()]
         if fused and own.main_grad is not None:
-            own.main_grad += step
+            held = torch.zeros_like(own.main_grad) if fresh else own.main_grad
+            own.main_grad = (held + step).to(held.dtype)
         elif not fused:
             own.grad = step.clone() if own.grad is None else (own.grad + step).to(dtype)
         given = DELIVERIES[self.mutant.fault.name](
@@ -157,7 +201,9 @@ class FaultLayer(LoopLayer):
                 prefill=own.prefill,
                 grad=own.grad,
                 main_grad=own.main_grad,
-                flag=fused if weight else None,
+                flag=fused if weight and hasattr(parameter, "grad_added_to_main_grad") else None,
+                on_top=where is None or where.prefill,
+                dummy=dummy_of(self.case),
             )
         )
         leave(parameter, given)
@@ -169,9 +215,8 @@ def leave(parameter: torch.Tensor, given: Delivered) -> None:
     if given.grad is not None:
         parameter.grad = torch.zeros_like(parameter)
         parameter.grad.data = given.grad.clone()
-    if given.flag is None:
-        return
-    parameter.grad_added_to_main_grad = given.flag  # type: ignore[attr-defined]
+    if given.flag is not None:
+        parameter.grad_added_to_main_grad = given.flag  # type: ignore[attr-defined]
     attached: torch.Tensor | None = getattr(parameter, "main_grad", None)
     if attached is None:
         return

@@ -14,6 +14,7 @@ import transformer_engine.pytorch as te
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import is_first
 
 # The only switch of the native path in 2.17 and 2.18, read at every forward; from 2.19 on an argument instead.
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
@@ -25,8 +26,9 @@ class ModuleLayer(TEParameters):
     def __init__(self, case: Case, device: torch.device) -> None:
         accepted = inspect.signature(te.GroupedLinear.__init__).parameters
         options: dict[str, Any] = {}
-        if case.single_grouped_weight:
-            options["single_grouped_weight"] = True
+        for name in ("single_grouped_weight", "delay_wgrad_compute"):
+            if getattr(case, name):
+                options[name] = True
         if case.path != "auto" and "use_grouped_tensor" in accepted:
             options["use_grouped_tensor"] = case.path == "native"
         self._switch = None if case.path == "auto" or "use_grouped_tensor" in accepted else case.path == "native"
@@ -42,6 +44,7 @@ class ModuleLayer(TEParameters):
         )
         super().__init__(module, case.num_gemms)
         self._path: str | None = None
+        self._case, self._calls = case, 0
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
@@ -49,7 +52,8 @@ class ModuleLayer(TEParameters):
         native = getattr(self.layer, "use_grouped_tensor", False)
         splits: Any = torch.tensor(m_splits, dtype=torch.int64, device=x.device) if native else list(m_splits)
         with _variable(SWITCH, value=self._switch):
-            y: torch.Tensor = self.layer(x, splits)
+            y: torch.Tensor = self.layer(x, splits, is_first_microbatch=is_first(self._case, self._calls))
+        self._calls += 1
         self._path = path_taken(y)
         return y
 

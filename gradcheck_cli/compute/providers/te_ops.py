@@ -16,7 +16,8 @@ class OpLayer(TEParameters):
     """te.ops.GroupedLinear, told only what the case says; it chooses its path by itself."""
 
     def __init__(self, case: Case, device: torch.device) -> None:
-        options: dict[str, Any] = {"single_grouped_weight": True} if case.single_grouped_weight else {}
+        asked = ("single_grouped_weight", "delay_wgrad_compute")
+        options: dict[str, Any] = {name: True for name in asked if getattr(case, name)}
         op = te_ops.GroupedLinear(
             case.num_gemms,
             case.in_features,

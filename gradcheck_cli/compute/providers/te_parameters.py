@@ -39,6 +39,10 @@ class TEParameters:
         named = [getattr(self.layer, f"bias{i}", None) for i in range(self.experts)]
         return [bias for bias in named if isinstance(bias, torch.nn.Parameter)]
 
+    def backward_dw(self) -> None:
+        """The wgrad GEMMs that a backward left open."""
+        self.layer.backward_dw()
+
     @torch.no_grad()
     def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Copy weight (G, N, K) and bias (G, N) into the parameters."""

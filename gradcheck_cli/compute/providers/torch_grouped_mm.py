@@ -13,7 +13,8 @@ class GroupedMMLayer(TorchLayer):
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        weight = self._weights[0] if self.packed else torch.stack(list(self._weights))
+        used = self.used()
+        weight = used[0] if self.packed else torch.stack(used)
         ends = torch.tensor(m_splits, device=x.device).cumsum(0).to(torch.int32)
         y: torch.Tensor = torch.nn.functional.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
         if not len(self._biases):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
 
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import is_first
 
 
 class TorchLayer(torch.nn.Module):
@@ -26,10 +28,34 @@ class TorchLayer(torch.nn.Module):
 
         self._weights = parameters(shapes)
         self._biases = parameters([(rows,)] * experts if case.bias else [])
-        self.fused = case.fuse_wgrad_accumulation
+        self.fused, self.delayed = case.fuse_wgrad_accumulation, case.delay_wgrad_compute
+        self._case, self._calls = case, 0
+        self._stand_ins: deque[list[torch.Tensor]] = deque()
         if self.fused:
             for weight in self._weights:
-                weight.register_post_accumulate_grad_hook(add_to_main_grad)
+                weight.register_post_accumulate_grad_hook(self._accumulated)
+
+    def used(self) -> list[torch.Tensor]:
+        """The weights of the next forward; with `delay_wgrad_compute` stand-ins, whose gradients backward_dw takes."""
+        self._calls += 1
+        if not self.delayed:
+            return list(self._weights)
+        self._stand_ins.append([one.detach().requires_grad_(one.requires_grad) for one in self._weights])
+        return self._stand_ins[-1]
+
+    @torch.no_grad()
+    def backward_dw(self) -> None:
+        """Add the gradients of the earliest forward that waits to the weights', as its backward left them."""
+        for weight, stand_in in zip(self._weights, self._stand_ins.popleft(), strict=True):
+            if stand_in.grad is None:
+                continue
+            weight.grad = stand_in.grad if weight.grad is None else weight.grad + stand_in.grad
+            if self.fused:
+                self._accumulated(weight)
+
+    def _accumulated(self, weight: torch.Tensor) -> None:
+        # As `is_first_microbatch` has it: the wgrad of such a microbatch replaces what is there.
+        add_to_main_grad(weight, overwrite=is_first(self._case, self._calls - 1) is True)
 
     @property
     def weights(self) -> Sequence[torch.Tensor]:
@@ -67,14 +93,20 @@ class TorchLayer(torch.nn.Module):
 
 
 @torch.no_grad()
-def add_to_main_grad(parameter: torch.Tensor) -> None:
+def add_to_main_grad(parameter: torch.Tensor, *, overwrite: bool = False) -> None:
     """What a Megatron-style data-parallel wrapper does once `.grad` is complete.
 
     The wgrad has been rounded to the activation dtype by then; megatron-core,
-    core/distributed/distributed_data_parallel.py, `_make_backward_post_hook`.
+    core/distributed/distributed_data_parallel.py, `_make_backward_post_hook`. `overwrite_main_grad` of the parameter
+    replaces what was there, as a fused GEMM does.
     """
     if parameter.grad is None:
         return
-    parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
-    parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    main_grad: torch.Tensor = parameter.main_grad  # type: ignore[attr-defined]
+    if overwrite or getattr(parameter, "overwrite_main_grad", False):
+        main_grad.copy_(parameter.grad)
+    else:
+        main_grad.add_(parameter.grad)
+    if hasattr(parameter, "grad_added_to_main_grad"):
+        parameter.grad_added_to_main_grad = True
     parameter.grad = None

@@ -13,7 +13,8 @@ class LoopLayer(TorchLayer):
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        weights = self._weights[0].unbind() if self.packed else list(self._weights)
+        used = self.used()
+        weights = used[0].unbind() if self.packed else used
         biases = list(self._biases) or [None] * self.experts
         rows = x.split(list(m_splits))
         return torch.cat([torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)])

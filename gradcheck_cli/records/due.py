@@ -1,0 +1,73 @@
+"""Where is a weight gradient due, and on top of what? Read from a case alone, expert by expert."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Buffer, Phase
+
+# What may be in .grad beside a fused main_grad: a dummy of any content, one that is exactly zero, or nothing at all.
+Dummy = Literal["any", "zero", "none"]
+
+
+class Due(NamedTuple):
+    """What the gradient's own buffer holds after a microbatch: the sum of microbatches `since` to that one."""
+
+    buffer: Buffer  # grad or main_grad
+    since: int
+    prefill: bool  # they were added to what main_grad held before all of them
+
+
+def due(case: Case, expert: int, microbatch: int) -> Due | None:
+    """Where the wgrad of an expert is due once a microbatch is done; None where its weight is frozen."""
+    if frozen(case, expert):
+        return None
+    if not case.fuse_wgrad_accumulation:
+        return Due("grad", 0, prefill=False)
+    written = [k for k in range(microbatch + 1) if overwrites(case, expert, k)]
+    return Due("main_grad", written[-1] if written else 0, prefill=not written)
+
+
+def frozen(case: Case, expert: int) -> bool:
+    """Whether an expert's weight asks for no gradient."""
+    whose = {"none": (), "all": range(case.num_gemms), "first": (0,), "last": (case.num_gemms - 1,)}
+    return expert in whose[case.frozen_weights]
+
+
+def overwrites(case: Case, expert: int, microbatch: int) -> bool:
+    """Whether a microbatch's wgrad replaces what main_grad holds instead of being added to it.
+
+    By `overwrite_main_grad` of the parameter, or by `is_first_microbatch=True` of the call
+    (transformer_engine/pytorch/module/grouped_linear.py, `accumulate_wgrad_into_param_main_grad`).
+    """
+    if not case.fuse_wgrad_accumulation:
+        return False
+    return overwriting(case, expert) or is_first(case, microbatch) is True
+
+
+def overwriting(case: Case, expert: int) -> bool:
+    """Whether the parameter of an expert says `overwrite_main_grad`; of some it is every second one."""
+    return {"none": False, "all": True, "some": expert % 2 == 1}[case.overwrite_main_grad]
+
+
+def overwriting_at_all(case: Case) -> bool:
+    """Whether any wgrad of a case replaces what main_grad holds."""
+    return case.overwrite_main_grad != "none" or case.is_first_microbatch != "unset"
+
+
+def is_first(case: Case, microbatch: int) -> bool | None:
+    """The `is_first_microbatch` of a call; None where it is not given."""
+    return None if case.is_first_microbatch == "unset" else microbatch == 0
+
+
+def delivered_in(case: Case) -> Phase:
+    """The phase after which the gradients of the weights must be there."""
+    return "backward_dw" if case.delay_wgrad_compute else "backward"
+
+
+def dummy_of(case: Case) -> Dummy:
+    """What may be in .grad of a weight whose wgrad is in main_grad."""
+    if case.grad_added_to_main_grad == "absent":
+        return "none"
+    return "zero" if case.zero_out_wgrad else "any"

@@ -1,0 +1,149 @@
+"""What must hold after each turn of a knob: where a wgrad is due, what is frozen, late, overwritten or a dummy?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process import verdict
+from test_mutants import judged, phases
+
+from gradcheck_cli import matrix
+from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected, in_words
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import Due, due
+from gradcheck_cli.records.verdict import Outcome
+
+SMALL = "bias=1:m_splits=5,0,9,3:in_features=16:out_features=24"
+FUSED = f"torch:api=loop:fuse_wgrad=1:{SMALL}"
+PLAIN = f"torch:api=loop:{SMALL}"
+
+# What of expert 0 and 1 is due after the first and after the second microbatch.
+WHERE = {
+    PLAIN: [Due("grad", 0, prefill=False)] * 4,
+    FUSED: [Due("main_grad", 0, prefill=True)] * 4,
+    f"{FUSED}:overwrite_main_grad=all": [Due("main_grad", k, prefill=False) for k in (0, 0, 1, 1)],
+    f"{FUSED}:overwrite_main_grad=some": [
+        Due("main_grad", k, prefill=kept) for k, kept in ((0, True), (0, False), (0, True), (1, False))
+    ],
+    f"{FUSED}:is_first_microbatch=first": [Due("main_grad", 0, prefill=False)] * 4,
+    f"{FUSED}:frozen_weights=all": [None] * 4,
+    f"{PLAIN}:frozen_weights=first": [None, Due("grad", 0, prefill=False)] * 2,
+}
+
+
+@pytest.mark.parametrize(("text", "wanted"), WHERE.items(), ids=WHERE)
+def test_where_a_wgrad_is_due_follows_from_the_case(text: str, wanted: list[Due | None]) -> None:
+    case = Case.parse(text)
+    assert [due(case, i, k) for k in range(2) for i in range(2)] == wanted
+
+
+# Each knob alone, and some together; a right layer passes, and every fault that its contract names is seen.
+KNOBS = {
+    f"{FUSED}:overwrite_main_grad=all": {"wgrad_not_overwritten", "wgrad_untouched"},
+    f"{FUSED}:overwrite_main_grad=some": {"wgrad_not_overwritten", "wgrad_prefill_lost"},
+    f"{FUSED}:is_first_microbatch=first:microbatches=3": {"wgrad_not_overwritten", "wgrad_first_only"},
+    f"{FUSED}:main_grad_dtype=bf16:microbatches=3": {"wgrad_other_dtype", "wgrad_prefill_lost"},
+    f"{FUSED}:main_grad_dtype=bf16:dtype=fp32": {"wgrad_other_dtype", "wgrad_prefill_lost"},
+    f"{FUSED}:grad_added_to_main_grad=absent": {"wgrad_dummy_unasked"},
+    f"{FUSED}:zero_out_wgrad=1": {"wgrad_dummy_not_zero", "wgrad_dummy_shape"},
+    f"{FUSED}:delay_wgrad_compute=1": {"wgrad_early", "wgrad_untouched"},
+    f"{PLAIN}:delay_wgrad_compute=1": {"wgrad_early", "wgrad_last_only", "bgrad_last_only"},
+    f"{PLAIN}:delay_wgrad_compute=1:main_grad=absent": {"wgrad_last_only"},
+    f"{PLAIN}:main_grad=absent": {"wgrad_missing"},
+    f"{PLAIN}:frozen_weights=all": {"wgrad_frozen_given", "wgrad_frozen_main_grad"},
+    f"{PLAIN}:frozen_weights=first": {"wgrad_frozen_given", "wgrad_doubled"},
+    f"{FUSED}:frozen_weights=last": {"wgrad_frozen_given", "wgrad_frozen_main_grad", "wgrad_untouched"},
+    f"{PLAIN}:frozen_input=1": {"dgrad_frozen_given"},
+    f"{PLAIN}:frozen_bias=1": {"bgrad_frozen_given"},
+    f"{FUSED}:delay_wgrad_compute=1:overwrite_main_grad=all:frozen_input=1": {"wgrad_early", "wgrad_not_overwritten"},
+}
+
+
+@pytest.mark.parametrize(("text", "faults"), KNOBS.items(), ids=KNOBS)
+def test_a_right_layer_passes_and_every_fault_of_the_clause_is_seen(text: str, faults: set[str]) -> None:
+    found = judged(text)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+    assert found.mutants is not None
+    assert found.mutants.survived == []
+    assert found.mutants.killed > 50
+    assert faults <= {phase.mutant for phase in phases(text)}
+
+
+def test_frozen_parts_have_slots_that_must_stay_empty() -> None:
+    case = Case.parse(f"{PLAIN}:frozen_weights=first:frozen_input=1:frozen_bias=1")
+    empty = {slot.slot for slot in expected(case) if slot.content == NOTHING}
+    assert empty == {"wgrad[0]", *(f"{role}[{i}]" for role in ("dgrad", "bgrad") for i in range(4))}
+
+
+def test_what_is_delayed_is_looked_at_before_and_after() -> None:
+    slots = [slot for slot in expected(Case.parse(f"{FUSED}:delay_wgrad_compute=1")) if slot.role == "wgrad"]
+    assert {(slot.phase, slot.content) for slot in slots} == {("backward", BEFORE), ("backward_dw", "prefill+sum")}
+
+
+SAID = {
+    "overwrite_main_grad=some": "overwrite_main_grad of those of experts [1, 3]: main_grad is the last microbatch's",
+    "is_first_microbatch=first": "the first microbatch overwrites the prefill",
+    "zero_out_wgrad=1": "whose content is zero",
+    "grad_added_to_main_grad=absent": ".grad stays None",
+    "delay_wgrad_compute=1": "backward_dw() is called once after each backward",
+    "frozen_weights=last": "the weight of expert 3 is frozen",
+    "frozen_input=1": "x asks for none",
+    "frozen_bias=1": "asks for none, and stays None",
+    "main_grad_dtype=bf16": "(24, 16) bfloat16, is its prefill plus",
+}
+
+
+@pytest.mark.parametrize(("axis", "words"), SAID.items(), ids=SAID)
+def test_show_says_it_in_words(axis: str, words: str) -> None:
+    assert words in "\n".join(in_words(Case.parse(f"{FUSED}:{axis}")))
+
+
+EXCLUDED = {
+    f"{FUSED}:main_grad=absent": "fusion-needs-main-grad",
+    f"{PLAIN}:zero_out_wgrad=1": "only-with-fusion",
+    f"{FUSED}:single_grouped_weight=1:overwrite_main_grad=some": "one-weight-has-one-attribute",
+    "torch:api=loop:frozen_bias=1": "frozen-bias-needs-bias",
+    "torch:api=loop:frozen_weights=all:frozen_input=1": "something-must-learn",
+    "te:api=op:fuse_wgrad=1:is_first_microbatch=first": "first-microbatch-is-an-argument",
+}
+
+
+@pytest.mark.parametrize(("text", "constraint"), EXCLUDED.items(), ids=EXCLUDED)
+def test_what_no_machine_can_be_asked_is_excluded(text: str, constraint: str) -> None:
+    point = matrix.excluded(Case.parse(text))
+    assert point is not None
+    assert point.constraint == constraint
+
+
+RANDOM = st.fixed_dictionaries(
+    {
+        "fuse_wgrad_accumulation": st.booleans(),
+        "single_grouped_weight": st.booleans(),
+        "main_grad": st.sampled_from(("attached", "absent")),
+        "main_grad_dtype": st.sampled_from(("fp32", "bf16")),
+        "grad_added_to_main_grad": st.sampled_from(("attached", "absent")),
+        "overwrite_main_grad": st.sampled_from(("none", "all", "some")),
+        "zero_out_wgrad": st.booleans(),
+        "is_first_microbatch": st.sampled_from(("unset", "first")),
+        "delay_wgrad_compute": st.booleans(),
+        "frozen_weights": st.sampled_from(("none", "all", "first", "last")),
+        "frozen_input": st.booleans(),
+        "frozen_bias": st.booleans(),
+        "bias": st.booleans(),
+        "dtype": st.sampled_from(("bf16", "fp16", "fp32")),
+        "microbatches": st.sampled_from((1, 2, 3, 5)),
+        "m_splits": st.sampled_from(("5,0,9,3", "0,0", "1,17", "12")),
+        "grad_output": st.sampled_from(("random", "expanded")),
+        "seed": st.integers(0, 99),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RANDOM)
+def test_whatever_is_turned_a_right_layer_is_never_called_wrong(axes: dict[str, object]) -> None:
+    case = Case.of({"provider": "torch", "api": "loop", "in_features": 12, "out_features": 8, **axes})
+    if matrix.excluded(case) is None:
+        found = verdict(str(case))
+        assert not [f for f in found.findings if f.outcome not in (Outcome.UNTESTED, Outcome.VACUOUS)], found.findings
