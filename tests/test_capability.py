@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from gradcheck_cli.judge.conclude import cited
 from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
 from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version, version
 from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, Raised
-from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.records.oddity import described
+from gradcheck_cli.records.verdict import Finding, Outcome
 
 TE = ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
 CUBLAS = ("13.1.0", "13.3.0", "13.5.0")
@@ -295,3 +297,53 @@ def test_the_loop_is_never_refused() -> None:
 
 def test_nothing_is_closed_in_an_environment_that_says_nothing() -> None:
     assert [asked for asked in ASKED if closed(Case.parse(asked), Environment())] == []
+
+
+# A fault that Transformer Engine itself describes -> the beginning of what is cited.
+DESCRIBED = {
+    ("te:api=module:single_grouped_weight=1", "wgrad", "2.17.1"): "TransformerEngine issue 3234",
+    ("te:api=module:single_grouped_weight=1", "wgrad", "2.20.2"): "",
+    ("te:api=module:frozen_weights=last", "wgrad", "2.20.2"): "requires_grad is read of weight0",
+    ("te:api=module:frozen_weights=all:bias=1", "bgrad", "2.20.2"): "the legacy path takes bias gradients",
+    ("te:api=op:delay_wgrad_compute=1", "wgrad", "2.20.2"): "backward_dw() assigns .grad",
+    ("te:api=op:delay_wgrad_compute=1:fuse_wgrad=1", "wgrad", "2.20.2"): "",
+    ("te:api=op:delay_wgrad_compute=1", "dgrad", "2.20.2"): "",
+    ("torch:api=loop:delay_wgrad_compute=1", "wgrad", "2.20.2"): "",
+}
+
+
+@pytest.mark.parametrize(("asked", "beginning"), DESCRIBED.items(), ids=map(str, DESCRIBED))
+def test_what_upstream_describes_is_cited_where_it_holds(asked: tuple[str, str, str], beginning: str) -> None:
+    text, role, version = asked
+    said = described(Case.parse(text), role, Environment(versions={"transformer_engine": version}))
+    assert said.startswith(beginning)
+    assert bool(said) == bool(beginning)
+
+
+def test_a_described_fault_is_a_finding_all_the_same() -> None:
+    case, environment = (
+        Case.parse("te:api=op:delay_wgrad_compute=1"),
+        Environment(versions={"transformer_engine": "2.20.2"}),
+    )
+    finding = Finding(slot="wgrad[0]", outcome=Outcome.INEXACT, why="3 of 9 elements differ")
+    told = cited(finding, case, environment)
+    assert (told.outcome, told.slot) == (finding.outcome, finding.slot)
+    assert told.why.startswith("3 of 9 elements differ; upstream: backward_dw() assigns .grad")
+
+
+REFUSED_BY = {
+    "te:api=module:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp16": "no-gemm-into-bf16",
+    "te:api=op:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp32": "no-gemm-into-bf16",
+    "te:api=op:frozen_weights=first": "op-freezes-all-or-none",
+    "te:api=op:frozen_weights=all:bias=1": "op-freezes-all-or-none",
+    "te:api=op:frozen_weights=all": "",
+    "te:api=op:frozen_weights=all:bias=1:frozen_bias=1": "",
+    "te:api=module:frozen_weights=first": "",
+    "te:api=module:fuse_wgrad=1:main_grad_dtype=bf16": "",
+}
+
+
+@pytest.mark.parametrize(("text", "row"), REFUSED_BY.items(), ids=REFUSED_BY)
+def test_what_has_no_gemm_or_is_frozen_in_part_may_be_refused(text: str, row: str) -> None:
+    here = Environment(versions={"transformer_engine": "2.20.2", "cublaslt": "13.5.1"}, compute_capability=(9, 0))
+    assert [one.name for one in closed(Case.parse(text), here)] == ([row] if row else [])

@@ -95,12 +95,23 @@ def _summed(
     whole = torch.stack([start, *(step.value for step in steps)]).sum(0)
     if fill == "exact":
         return Content(whole)
-    running = start
-    for step in steps:
-        running = running + (as_stored(case, step.value) if rounds_first else step.value)
-        running = as_held(case, running, in_main_grad=prefill is not None)
-    # Nothing rounded but the end is as right, whoever was to round.
-    return Content(running, otherwise=as_held(case, whole, in_main_grad=prefill is not None))
+    main_grad = prefill is not None
+
+    def running(*, first: bool) -> torch.Tensor:
+        """Each microbatch added in turn, rounded by itself before it is, or with the buffer once it is."""
+        held = start
+        for step in steps:
+            own = as_stored(case, step.value) if rounds_first else step.value
+            held = as_held(
+                case, held + (as_held(case, own, in_main_grad=True) if first else own), in_main_grad=main_grad
+            )
+        return held
+
+    # A GEMM may round its product to a narrow main_grad's dtype before it adds the buffer: cuBLAS does, for bf16 on
+    # Hopper. Else nothing rounded but the end is as right, whoever was to round.
+    narrow = main_grad and case.main_grad_dtype != "fp32"
+    otherwise = running(first=True) if narrow else as_held(case, whole, in_main_grad=main_grad)
+    return Content(running(first=False), otherwise=otherwise)
 
 
 def as_held(case: Case, value: torch.Tensor, *, in_main_grad: bool) -> torch.Tensor:
@@ -155,6 +166,8 @@ def accumulated(
             fixed = fixed + rounding.store * step.value.abs() + rounding.floor
         else:
             terms, scale = terms + 1, scale + running.abs()
+            if case.main_grad_dtype != "fp32":  # its product may be rounded to that before it is added
+                fixed = fixed + rounding.buffer * step.value.abs()
         running = running + step.value
         if prefill is not None or j:
             fixed = fixed + rounding.buffer * running.abs()

@@ -23,7 +23,9 @@ operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) w
             and independent, add up like sqrt(sum a_i^2 b_i^2) (Hoeffding's inequality, as in Higham and Mary).
 buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype times the new partial sum (ASNA,
             sec. 4.2: the error of a recursive sum is the sum of d_i T_i over its partial sums T_i). A GEMM that
-            accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding.
+            accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding;
+            into a bf16 main_grad cuBLAS rounds its product first, as measured on an H200 (Transformer Engine's legacy
+            path; the native one does not): one more of the product.
 """
 
 from __future__ import annotations

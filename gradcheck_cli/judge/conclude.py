@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.bystanders import bystanders
 from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
@@ -13,6 +15,7 @@ from gradcheck_cli.judge.slots import judge_slot, judge_slots
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import ROLES, Observation, Role
+from gradcheck_cli.records.oddity import described
 from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict, gravest
 
 ENDINGS = {"crashed": Outcome.CRASHED, "timed_out": Outcome.TIMED_OUT}
@@ -27,7 +30,8 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
     if only:
         return _verdict(case, observation, [only], dict.fromkeys(roles_of(case), only.outcome), {})
     judged = judge_slots(case, observation, lambda_)
-    findings = sorted([*group(judged), *bystanders(observation)], key=lambda finding: -finding.outcome.gravity)
+    findings = [cited(finding, case, environment) for finding in (*group(judged), *bystanders(observation))]
+    findings.sort(key=lambda finding: -finding.outcome.gravity)
     roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
     refusal = fell_back(case, observation, environment)
     if refusal:  # what ran instead is judged all the same: a refusal is no cover for a wrong gradient
@@ -35,6 +39,12 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
         roles = {role: gravest([outcome, refusal.outcome]) for role, outcome in roles.items()}
     verdict = _verdict(case, observation, findings, roles, margins(judged))
     return proved(verdict, case, observation, lambda slot, channel: judge_slot(case, slot, channel, lambda_))
+
+
+def cited(finding: Finding, case: Case, environment: Environment) -> Finding:
+    """The finding with what upstream itself says of it, where it does."""
+    source = described(case, finding.slot.partition("[")[0], environment)
+    return msgspec.structs.replace(finding, why=f"{finding.why}; upstream: {source}") if source else finding
 
 
 def excluded(case: Case, name: str, why: str) -> Verdict:

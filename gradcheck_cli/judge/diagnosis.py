@@ -8,6 +8,7 @@ from gradcheck_cli.records.observation import INFINITE, Fill, SlotSeen
 # Hypothesis of `compute/hypotheses.py` -> the fault's name; where several are held, the first here.
 NAMES = {
     "untouched": "untouched",
+    "prefill": "untouched",
     "zero": "zero",
     "prefill lost": "prefill lost",
     "not overwritten": "not overwritten",

@@ -104,6 +104,18 @@ ROWS = (
         gates=("dtype", "architecture", "cublas"), says=SINGLE,
     ),
     Row(
+        name="no-gemm-into-bf16", provider="te", api="module", since=(2, 9),
+        gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
+    ),
+    Row(
+        name="no-gemm-into-bf16", provider="te", api="op", since=(2, 9),
+        gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
+    ),
+    Row(
+        name="op-freezes-all-or-none", provider="te", api="op", since=(2, 13),
+        gates=("frozen",), says=r"has requires_grad=(True|False), but expected requires_grad=",
+    ),
+    Row(
         name="torch-without-grouped-mm", provider="torch", api="grouped_mm", since=(2, 6),
         gates=("torch",), says=r"grouped_mm is not in torch", raises="NotImplementedError",
     ),
@@ -166,6 +178,8 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _architecture_gate(environment),
         _cublas_gate(case, environment),
         _path_gate(case, environment),
+        _main_grad_gate(case),
+        _frozen_gate(case),
     ]
 
 
@@ -203,6 +217,23 @@ def _path_gate(case: Case, environment: Environment) -> Gate | None:
     if asked_path(case, environment) == "native" or case.api != "module":
         return None
     return Gate(name="path", found=f"path={case.path}", unlock="path=native (use_grouped_tensor=True)")
+
+
+def _main_grad_gate(case: Case) -> Gate | None:
+    """What cuBLASLt multiplies it writes in the operands' own dtype or in fp32 (cublasLtMatmul, supported types)."""
+    if not case.fuse_wgrad_accumulation or case.main_grad_dtype in ("fp32", case.dtype):
+        return None
+    found = f"a {case.main_grad_dtype} main_grad beside {case.dtype} operands, for which cuBLASLt has no GEMM"
+    return Gate(name="main_grad", found=found, unlock="main_grad_dtype=fp32 or dtype=bf16")
+
+
+def _frozen_gate(case: Case) -> Gate | None:
+    """The op asks all its weights and biases for the same requires_grad (`_get_weights`, `_get_biases` of the op)."""
+    weights = {"none": {True}, "all": {False}}.get(case.frozen_weights, {True, False})
+    asked = weights | ({not case.frozen_bias} if case.bias else set())
+    if case.api != "op" or len(asked) == 1:
+        return None
+    return Gate(name="frozen", found="weights and biases that are frozen in part", unlock="all of them frozen, or none")
 
 
 def _torch_gate(environment: Environment) -> Gate | None:
