@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gradcheck_cli import plugins
+from gradcheck_cli.constraints import CONSTRAINTS
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
@@ -45,87 +45,6 @@ class Excluded(Record, frozen=True, kw_only=True):
     case: Case
     constraint: str
     why: str
-
-
-class Constraint(Record, frozen=True, kw_only=True):
-    """What makes a combination meaningless on every machine; what one machine cannot do is REFUSED there instead."""
-
-    name: str
-    why: str
-    rejects: Callable[[Case], bool]
-
-
-def _is_balanced_by_size(case: Case) -> bool:
-    return case.m_splits != "balanced" and case.splits() == (case.tokens_per_expert,) * case.num_gemms
-
-
-def _only_frozen(case: Case) -> bool:
-    nothing_to_learn = case.frozen_weights == "all" or (case.num_gemms == 1 and case.frozen_weights != "none")
-    return nothing_to_learn and case.frozen_input and (case.frozen_bias or not case.bias)
-
-
-# What is said of a main_grad that no wgrad is to reach.
-_FUSED_ALONE = {
-    "main_grad_dtype": "fp32",
-    "grad_added_to_main_grad": "attached",
-    "overwrite_main_grad": "none",
-    "zero_out_wgrad": False,
-    "is_first_microbatch": "unset",
-}
-
-CONSTRAINTS = (
-    Constraint(
-        name="fusion-needs-main-grad",
-        why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",
-        rejects=lambda case: case.fuse_wgrad_accumulation and case.main_grad == "absent",
-    ),
-    Constraint(
-        name="only-with-fusion",
-        why=f"{', '.join(_FUSED_ALONE)} mean nothing where wgrad is not added to main_grad; ask for fuse_wgrad=1",
-        rejects=lambda case: (
-            not case.fuse_wgrad_accumulation
-            and any(getattr(case, name) != value for name, value in _FUSED_ALONE.items())
-        ),
-    ),
-    Constraint(
-        name="one-weight-has-one-attribute",
-        why="a packed weight, or the only one, is frozen or overwritten as a whole; ask for all",
-        rejects=lambda case: (
-            (case.single_grouped_weight or case.num_gemms == 1)
-            and (case.overwrite_main_grad == "some" or case.frozen_weights in ("first", "last"))
-        ),
-    ),
-    Constraint(
-        name="frozen-bias-needs-bias",
-        why="there is no bias to freeze; ask for bias=1",
-        rejects=lambda case: case.frozen_bias and not case.bias,
-    ),
-    Constraint(
-        name="something-must-learn",
-        why="weights, input and bias are all frozen: there is no gradient to ask for",
-        rejects=_only_frozen,
-    ),
-    Constraint(
-        name="first-microbatch-is-an-argument",
-        why="te:api=op takes no is_first_microbatch; ask for is_first_microbatch=unset",
-        rejects=lambda case: case.is_first_microbatch != "unset" and (case.provider, case.api) == ("te", "op"),
-    ),
-    Constraint(
-        name="path-is-a-module-switch",
-        why="only te:api=module can be told which GEMM path to take; ask for path=auto",
-        rejects=lambda case: case.path != "auto" and (case.provider, case.api) != ("te", "module"),
-    ),
-    Constraint(
-        name="pattern-needs-experts",
-        why="with so few experts this m_splits is the same as a simpler one; ask for more num_gemms",
-        rejects=lambda case: case.num_gemms < splits.FEWEST_EXPERTS.get(case.m_splits, 1),
-    ),
-    Constraint(
-        name="pattern-needs-tokens",
-        why="at this tokens_per_expert every expert gets the same, as in balanced; ask for more tokens",
-        rejects=lambda case: not case.explicit_splits and _is_balanced_by_size(case),
-    ),
-)
 
 
 def enumerate_cases(matrix: Matrix, providers: list[Candidate], seed: int) -> list[Case | Excluded]:

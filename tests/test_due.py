@@ -56,6 +56,12 @@ KNOBS = {
     f"{FUSED}:frozen_weights=last": {"wgrad_frozen_given", "wgrad_frozen_main_grad", "wgrad_untouched"},
     f"{PLAIN}:frozen_input=1": {"dgrad_frozen_given"},
     f"{PLAIN}:frozen_bias=1": {"bgrad_frozen_given"},
+    f"{PLAIN}:padded_tail=nan": {"wgrad_tail_read", "bgrad_tail_read"},
+    f"{FUSED}:padded_tail=large": {"wgrad_tail_read", "bgrad_tail_read"},
+    f"{FUSED}:padded_tail=zero:return_bias=1": {"fprop_bias_twice"},
+    f"{PLAIN}:single_grouped_bias=1:grad_output=transposed": {"bgrad_other_shape", "bgrad_missing"},
+    f"{PLAIN}:single_grouped_bias=1:return_bias=1:grad_output=offset:input_layout=transposed": {"bgrad_doubled"},
+    f"{PLAIN}:input_layout=offset:num_gemms=4": {"dgrad_rows_rolled"},
     f"{FUSED}:delay_wgrad_compute=1:overwrite_main_grad=all:frozen_input=1": {"wgrad_early", "wgrad_not_overwritten"},
 }
 
@@ -90,6 +96,9 @@ SAID = {
     "frozen_weights=last": "the weight of expert 3 is frozen",
     "frozen_input=1": "x asks for none",
     "frozen_bias=1": "asks for none, and stays None",
+    "padded_tail=nan": "16 rows of x and grad_output lie past sum(m_splits), all NaN",
+    "single_grouped_bias=1": ".grad of the packed bias, (4, 24)",
+    "return_bias=1": "the layer returns its biases",
     "main_grad_dtype=bf16": "(24, 16) bfloat16, is its prefill plus",
 }
 
@@ -105,6 +114,9 @@ EXCLUDED = {
     f"{FUSED}:single_grouped_weight=1:overwrite_main_grad=some": "one-weight-has-one-attribute",
     "torch:api=loop:frozen_bias=1": "frozen-bias-needs-bias",
     "torch:api=loop:frozen_weights=all:frozen_input=1": "something-must-learn",
+    "torch:api=loop:return_bias=1": "bias-knobs-need-bias",
+    "torch:api=loop:m_splits_as=list": "arguments-of-the-module",
+    "te:api=op:save_original_input=1": "arguments-of-the-module",
     "te:api=op:fuse_wgrad=1:is_first_microbatch=first": "first-microbatch-is-an-argument",
 }
 
@@ -134,7 +146,11 @@ RANDOM = st.fixed_dictionaries(
         "dtype": st.sampled_from(("bf16", "fp16", "fp32")),
         "microbatches": st.sampled_from((1, 2, 3, 5)),
         "m_splits": st.sampled_from(("5,0,9,3", "0,0", "1,17", "12")),
-        "grad_output": st.sampled_from(("random", "expanded")),
+        "grad_output": st.sampled_from(("random", "expanded", "transposed", "offset")),
+        "input_layout": st.sampled_from(("contiguous", "transposed", "offset")),
+        "padded_tail": st.sampled_from(("none", "zero", "large", "nan")),
+        "single_grouped_bias": st.booleans(),
+        "return_bias": st.booleans(),
         "seed": st.integers(0, 99),
     }
 )

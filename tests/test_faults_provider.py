@@ -9,7 +9,7 @@ import pytest
 from in_process import engine, verdict
 
 from gradcheck_cli import listing, matrix, pipeline, plugins, selection
-from gradcheck_cli.compute.providers.faults import END
+from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.records.battery import APIS, ENDINGS, MUTANTS
 from gradcheck_cli.records.case import Case
@@ -31,6 +31,7 @@ SUITABLE = (
     f"fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent:{SMALL}",
     f"frozen_weights=last:{SMALL}",
     f"frozen_input=1:frozen_bias=1:{SMALL}",
+    f"padded_tail=large:{SMALL}",
 )
 FAULTY = [api for api in APIS if api not in ENDINGS]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradcheck_cli import matrix, plugins
+from gradcheck_cli import constraints, matrix, plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.matrix import Excluded
 from gradcheck_cli.records.candidate import Candidate
@@ -259,8 +259,8 @@ def test_what_some_machine_can_run_is_not_excluded(text: str) -> None:
 
 
 def test_constraints_have_names_of_their_own_and_a_reason() -> None:
-    assert all(it.why for it in matrix.CONSTRAINTS)
-    assert len({it.name for it in matrix.CONSTRAINTS}) == len(matrix.CONSTRAINTS) > 0
+    assert all(it.why for it in constraints.CONSTRAINTS)
+    assert len({it.name for it in constraints.CONSTRAINTS}) == len(constraints.CONSTRAINTS) > 0
 
 
 @pytest.mark.parametrize(("text", "line", "message"), tuple(WRONG.values()), ids=WRONG)

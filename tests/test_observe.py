@@ -11,10 +11,12 @@ import torch
 from faulty_layers import FaultyLayer, faulty, parameters_replaced
 from in_process import observed, verdict
 
+from gradcheck_cli.compute.attached import attach_main_grad, layout
 from gradcheck_cli.compute.engine import plain
+from gradcheck_cli.compute.handed import grad_output_of
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.lent import ALIGNED, GUARD, changed, guarded
-from gradcheck_cli.compute.observe import Held, attach_main_grad, grad_output, layout, observe
+from gradcheck_cli.compute.observe import Held, observe
 from gradcheck_cli.compute.providers.torch_loop import build
 from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.records.case import Case
@@ -96,7 +98,9 @@ def test_the_data_of_a_case_outlives_its_candidate() -> None:
 
 def test_an_expanded_grad_output_has_strides_of_zero() -> None:
     case = Case.parse(f"{CASE}:grad_output=expanded")
-    assert grad_output(case, torch.ones(4, 16)).tensor.stride() == (0, 0)
+    given, values = grad_output_of(case, torch.ones(4, 16))
+    assert given.tensor.stride() == (0, 0)
+    assert torch.equal(given.tensor, values)
 
 
 def fill_x(y: torch.Tensor, layer: FaultyLayer) -> torch.Tensor:

@@ -6,12 +6,13 @@ import pkgutil
 import time
 import warnings
 
+from gradcheck_cli.compute.attached import layout
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.hypotheses import Hypotheses
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.mutants import mutated
-from gradcheck_cli.compute.observe import Found, layout, observe
+from gradcheck_cli.compute.observe import Found, observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare

@@ -46,11 +46,11 @@ class Guarded:
         ]
 
 
-def guarded(name: str, values: torch.Tensor, byte: int = GUARD_BYTE) -> Guarded:
-    """A contiguous copy that begins at a multiple of ALIGNED; a tensor of its own, and no view."""
+def guarded(name: str, values: torch.Tensor, byte: int = GUARD_BYTE, off: int = 0) -> Guarded:
+    """A contiguous copy that begins so many elements past a multiple of ALIGNED; a tensor of its own, and no view."""
     size = values.numel() * values.element_size()
     around = torch.empty(size + 2 * GUARD + ALIGNED, dtype=torch.uint8, device=values.device)
-    start = GUARD + -around.data_ptr() % ALIGNED
+    start = GUARD + -around.data_ptr() % ALIGNED + off * values.element_size()
     # Counted from the storage's own beginning, which is the tensor's.
     tensor = torch.empty(0, dtype=values.dtype, device=values.device)
     tensor.set_(around.untyped_storage(), start // values.element_size(), values.shape, values.contiguous().stride())

@@ -3,94 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import fields
 
 import msgspec
 import torch
 
+from gradcheck_cli.compute.alterations import Altered, Stage, alterations
 from gradcheck_cli.compute.contents import Content, contents
-from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
-from gradcheck_cli.compute.faults.scene import Scene, asleep, busiest
-from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.compute.measure import measure
-from gradcheck_cli.compute.observe import Found, Held
-from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.observe import Found
 from gradcheck_cli.compute.reference import Reference
-from gradcheck_cli.records.battery import MUTANTS, Mutant
-from gradcheck_cli.records.due import due, dummy_of, overwriting
+from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, Role, SlotSeen
+from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, SlotSeen
 
 AT_ONCE = 1 << 24  # elements measured in one call; a few dozen fp64 tensors of that size are alive meanwhile
-
-
-class Altered(NamedTuple):
-    """One expert's part of one buffer, as a mutant has it."""
-
-    mutant: Mutant
-    expert: int
-    held: Held
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One role after one phase: what was found of it, by buffer, and what it is right to find."""
-
-    job: Job
-    reference: Reference
-    role: Role
-    microbatch: int
-    found: dict[Buffer, Found]
-
-    @property
-    def due(self) -> Buffer:
-        """The buffer in which the case wants it."""
-        if self.role == "wgrad":
-            return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
-        return next(iter(self.found))
-
-    @property
-    def sizes(self) -> list[int]:
-        """Rows of each expert in the flattened tensors."""
-        case = self.job.case
-        rows = {"wgrad": case.out_features, "bgrad": 1}.get(self.role)
-        return list(case.splits(self.microbatch)) if rows is None else [rows] * case.num_gemms
-
-    @cached_property
-    def steps(self) -> list[list[torch.Tensor]]:
-        """The right contributions of each microbatch so far, expert by expert."""
-        return [self._parts(k) for k in range(self.microbatch + 1)]
-
-    @cached_property
-    def scene(self) -> Scene:
-        """What the value faults look at."""
-        inputs, k = self.reference.inputs, self.microbatch
-        return Scene(
-            case=self.job.case,
-            role=self.role,
-            microbatch=k,
-            x=inputs.x[k],
-            weight=inputs.weight,
-            grad_output=inputs.grad_output[k],
-            bias=inputs.bias,
-            parts=self.steps[-1],
-            earlier=self.steps[:-1],
-            stored=[held.tensor for held in self.found[self.due].experts],
-        )
-
-    @cached_property
-    def orders(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What is right where it is due, and what is as right in another order of roundings; rows of all experts."""
-        rounding = self.job.rounding[self.role]
-        right = contents(self.job.case, self.reference, rounding, self.role, self.due, self.microbatch)
-        first = next(iter(right.values())).part(slice(None))
-        return first.value, first.otherwise
-
-    def _parts(self, k: int) -> list[torch.Tensor]:
-        value = self.reference.roles[k][self.role].value
-        return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
 
 
 def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int, phase: Phase) -> list[PhaseSeen]:
@@ -111,114 +38,6 @@ def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int,
                 slots.setdefault(one.mutant.name, []).append(slot)
         phases += [PhaseSeen(mutant=name, microbatch=microbatch, phase=phase, slots=s) for name, s in slots.items()]
     return phases
-
-
-def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered]]:
-    """Every part of a buffer that some mutant leaves otherwise than it was found."""
-    kinds = {"value": of_a_value, "delivery": of_a_delivery, "early": of_what_came_early}
-    altered: dict[Buffer, list[Altered]] = {}
-    for mutant in wanted:
-        for buffer, expert, held in kinds[mutant.fault.kind](stage, mutant) if mutant.fault.kind in kinds else ():
-            own = mutant.fault.kind == "value" and as_right(stage, expert, held.tensor)
-            if not own and not alike(held, stage.found[buffer].experts[expert]):
-                altered.setdefault(buffer, []).append(Altered(mutant, expert, held))
-    return altered
-
-
-def of_a_value(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
-    """The step of this microbatch exchanged for the altered one, in the dtype that was found."""
-    own = stage.found[stage.due].experts
-    for expert, step in VALUES[mutant.fault.name].altered(stage.scene).items():
-        tensor = own[expert].tensor
-        if tensor is not None:
-            exchanged = tensor.double() + (step - stage.scene.parts[expert])
-            yield stage.due, expert, replace(own[expert], tensor=exchanged.to(tensor.dtype))
-
-
-def of_what_came_early(stage: Stage, _: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
-    """What is due later, in main_grad already."""
-    for expert in busiest(stage.job.case, stage.microbatch)[:1]:
-        held = stage.found["main_grad"].experts[expert]
-        if held.tensor is not None and stage.job.case.splits(stage.microbatch)[expert]:
-            early = held.tensor.double() + stage.steps[-1][expert]
-            yield "main_grad", expert, replace(held, tensor=early.to(held.tensor.dtype))
-
-
-def whose(stage: Stage, mutant: Mutant) -> list[int]:
-    """The experts whose delivery a fault spoils, of those that ask for a gradient or that do not.
-
-    The busiest; where some main_grads are overwritten and others added to, the busiest of either.
-    """
-    case, frozen = stage.job.case, mutant.fault.name.startswith("frozen")
-    experts = [i for i in busiest(case, stage.microbatch) if asleep(case, stage.role, i) is frozen]
-    if mutant.fault.name == "missing_but_first":
-        return experts
-    return list({overwriting(case, i): i for i in reversed(experts)}.values())
-
-
-def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
-    """Both buffers of an expert as the fault leaves them."""
-    case, name, prefill = stage.job.case, mutant.fault.name, stage.reference.inputs.prefill
-    for expert in whose(stage, mutant):
-        where = due(case, expert, stage.microbatch) if stage.role == "wgrad" else None
-        since = where.since if where else stage.microbatch if stage.role == "dgrad" else 0
-        held = {buffer: found.experts[expert] for buffer, found in stage.found.items()}
-        grad, main_grad = held[stage.due if stage.role == "dgrad" else "grad"], held.get("main_grad")
-        right = Delivered(
-            expert=expert,
-            packed=case.single_grouped_weight and stage.role == "wgrad",
-            fused=case.fuse_wgrad_accumulation and stage.role == "wgrad",
-            dtype=case.dtype,
-            steps=[step[expert] for step in stage.steps[since:]],
-            prefill=prefill[expert].to(DTYPES[case.main_grad_dtype]) if main_grad and main_grad.present else None,
-            grad=grad.tensor,
-            main_grad=main_grad.tensor if main_grad else None,
-            flag=main_grad.added_flag if main_grad else None,
-            on_top=where is None or where.prefill,
-            frozen=asleep(case, stage.role, expert),
-            dummy=dummy_of(case),
-        )
-        given = DELIVERIES[name](right)
-        if given is right:
-            continue
-        for buffer, before in held.items():
-            own = buffer == "main_grad"
-            tensors = (given.main_grad, right.main_grad) if own else (given.grad, right.grad)
-            after = delivered(before, *tensors, tuple(right.steps[-1].shape))
-            if own:
-                after = replace(after, added_flag=given.flag, replaced=given.replaced)
-            yield buffer, expert, after
-
-
-def delivered(before: Held, given: torch.Tensor | None, right: torch.Tensor | None, part: tuple[int, ...]) -> Held:
-    """A buffer with what was put there in place of an expert's part."""
-    if given is right:
-        return before
-    if given is None:
-        return Held(added_flag=before.added_flag)
-    dtype = str(given.dtype).removeprefix("torch.")
-    if given.shape != part:
-        return Held(present=True, shape=tuple(given.shape), dtype=dtype)
-    return replace(before, tensor=given, present=True, shape=before.shape or part, dtype=dtype)
-
-
-def alike(held: Held, before: Held) -> bool:
-    """Whether nothing tells the two apart."""
-    if replace(held, tensor=None) != replace(before, tensor=None):
-        return False
-    if held.tensor is None or before.tensor is None:
-        return held.tensor is before.tensor
-    return torch.equal(held.tensor, before.tensor)
-
-
-def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:
-    """Whether each element is right after all, since another order of roundings leads to it: that is no fault."""
-    value, otherwise = stage.orders
-    if otherwise is None or tensor is None:
-        return False
-    start = sum(stage.sizes[:expert])
-    rows, found = slice(start, start + stage.sizes[expert]), tensor.double().reshape(-1, tensor.shape[-1])
-    return bool(((found == value[rows]) | (found == otherwise[rows])).all())
 
 
 def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[SlotSeen]:

@@ -9,13 +9,15 @@ from typing import NamedTuple, cast
 
 import torch
 
+from gradcheck_cli.compute.attached import Parameters, attach_main_grad, freeze, held_parameters, named
+from gradcheck_cli.compute.handed import grad_output_of, tail, x_of
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, GUARD_BYTE, Guarded, Loans, Placed, guard_byte, guarded, placed
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, on_trial, parameters_of
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import frozen, overwriting
+from gradcheck_cli.records.due import frozen
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 
 # Whose elements are measured; of others, and of sparse or meta tensors, shape and dtype tell enough.
@@ -60,19 +62,6 @@ class After(NamedTuple):
     disturbed: list[str]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The weights, one packed or one for each expert, and the biases."""
-
-    weights: list[torch.Tensor]
-    biases: list[torch.Tensor]
-
-    @property
-    def packed(self) -> bool:
-        """Whether there is a single (G, N, K) weight."""
-        return len(self.weights) == 1 and self.weights[0].dim() == 3
-
-
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[After]:
     """Run all microbatches; after each forward, backward and, where it is delayed, backward_dw yield what is there.
 
@@ -80,139 +69,94 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
     microbatches. Ends early at an output that no gradient fits.
     Raises CandidateRaised, also where its parameters and buffers cannot be read.
     """
-    device = inputs.weight.device
-    prefill = inputs.prefill.to(DTYPES[case.main_grad_dtype])
-
-    def trial(during: str) -> AbstractContextManager[None]:
-        return on_trial(f"{during}, {DATA[fill]}", device)
-
-    with trial("loading of the weights"):
-        # Copies: the originals serve the reference, and every other case on the same data.
-        layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
-    byte, main_grad = guard_byte(fill), guarded("main_grad", prefill, ADDED_TO_BYTE)
-    with trial("reading the parameters after loading"):
-        # An optimizer holds these from here on; gradients that reach others put in their place later are lost to it.
-        held = held_parameters(case, layer)
-        freeze(case, held)
-        attached = attach_main_grad(case, held.weights, main_grad.tensor)
-        loans = lent(case, layer, inputs, held, attached, main_grad)
+    trainer = Trainer(case, layer, inputs, fill)
     for k in range(case.microbatches):
-        splits, x = case.splits(k), guarded("x", inputs.x[k], byte)
-        before = main_grad.tensor.clone() if case.delay_wgrad_compute else None
-        # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
-        ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
-        loans.lend(x, inputs.x[k], ahead, k)
-        with trial(f"forward of microbatch {k}"), filled(POISON[fill], device):
-            y = a_tensor(layer.forward(ahead, splits))
-        shape = (sum(splits), case.out_features)
-        with trial(f"reading the output of microbatch {k}"):
-            fprop, fits = _rows("fprop", "output", y, splits, shape, device), tuple(y.shape) == shape
-            seen = loans.seen()
-        yield After(k, "forward", [snapshot(fprop)], loans.changed(seen, k))
-        if not fits:
+        yield trainer.forward(k)
+        if not trainer.fits:
             return
-        given = grad_output(case, inputs.grad_output[k], byte)
-        loans.lend(given, inputs.grad_output[k], given.tensor, k)
-        with trial(f"backward of microbatch {k}"), filled(POISON[fill], device):
-            y.backward(given.tensor)
-        with trial(f"reading the gradients after the backward of microbatch {k}"):
-            dgrad = _rows("dgrad", "input.grad", x.tensor.grad, splits, tuple(x.tensor.shape), device)
-            parameters = _parameters(case, held, attached, device)
-            if before is not None:  # of these only main_grad must be as it was
-                parameters = [replace(one, before=before) for one in parameters if one.buffer == "main_grad"]
-            seen = loans.seen()
-            loans.keep(x.tensor, k)
-        yield After(k, "backward", [snapshot(one) for one in (dgrad, *parameters)], loans.changed(seen, k))
-        if before is None:
-            continue
-        with trial(f"backward_dw of microbatch {k}"), filled(POISON[fill], device):
-            cast("Delayed", layer).backward_dw()
-        with trial(f"reading the gradients after the backward_dw of microbatch {k}"):
-            parameters, seen = _parameters(case, held, attached, device), loans.seen()
-        yield After(k, "backward_dw", [snapshot(one) for one in parameters], loans.changed(seen, k))
+        yield trainer.backward(k)
+        if case.delay_wgrad_compute:
+            yield trainer.backward_dw(k)
 
 
-def held_parameters(case: Case, layer: Layer) -> Parameters:
-    """The parameters as a trainer takes hold of them; ValueError where they are not one for each expert, or packed."""
-    held = Parameters(*parameters_of(layer))
-    experts = case.num_gemms
-    if not held.packed and len(held.weights) != experts:
-        raise ValueError(f"expected {experts} weights or a packed one; after loading there are {len(held.weights)}")
-    if case.bias and len(held.biases) != experts:
-        raise ValueError(f"expected {experts} biases; after loading there are {len(held.biases)}")
-    return held
+class Trainer:
+    """One layer and its parameters from the loading of the weights on; each step says what it left where."""
 
+    def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> None:
+        self.case, self.layer, self.inputs, self.fill = case, layer, inputs, fill
+        self.device = inputs.weight.device
+        self.byte = guard_byte(fill)
+        self.main_grad = guarded("main_grad", inputs.prefill.to(DTYPES[case.main_grad_dtype]), ADDED_TO_BYTE)
+        with self._trial("loading of the weights"):
+            # Copies: the originals serve the reference, and every other case on the same data.
+            layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
+        with self._trial("reading the parameters after loading"):
+            # An optimizer holds these from here on; gradients that reach others put in their place are lost to it.
+            self.held = held_parameters(case, layer)
+            freeze(case, self.held)
+            self.attached = attach_main_grad(case, self.held.weights, self.main_grad.tensor)
+            self.loans = lent(case, layer, inputs, self.held, self.attached, self.main_grad)
 
-def layout(layer: Layer) -> dict[str, str | int]:
-    """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
-    (weights, biases), names = parameters_of(layer), {dtype: name for name, dtype in DTYPES.items()}
-    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases))
-    first = weights[0]
-    packed = len(weights) == 1 and first.dim() == 3
-    return {
-        "single_grouped_weight": int(packed),
-        "dtype": " and ".join(dtypes),
-        "bias": int(len(biases) > 0),
-        "num_gemms": first.shape[0] if packed else len(weights),
-        "in_features": first.shape[-1],
-        "out_features": first.shape[-2],
-    }
+    def forward(self, k: int) -> After:
+        """The output of microbatch k."""
+        case, splits = self.case, self.case.splits(k)
+        self.x, whole = x_of(case, self.inputs.x[k], self.byte)
+        # What a wgrad that is left to backward_dw must leave as it is.
+        self.before = self.main_grad.tensor.clone() if case.delay_wgrad_compute else None
+        # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
+        ahead = self.x.tensor.requires_grad_(not case.frozen_input).view_as(self.x.tensor)
+        self.loans.lend(self.x, whole, ahead, k)
+        with self._trial(f"forward of microbatch {k}"), filled(POISON[self.fill], self.device):
+            self.y = a_tensor(self.layer.forward(ahead, splits))
+        shape = (sum(splits) + tail(case), case.out_features)
+        with self._trial(f"reading the output of microbatch {k}"):
+            fprop, self.fits = (
+                _rows("fprop", "output", self.y, splits, shape, self.device),
+                tuple(self.y.shape) == shape,
+            )
+            seen = self.loans.seen()
+        return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k))
 
+    def backward(self, k: int) -> After:
+        """The gradients of x and, unless they are left to backward_dw, of the parameters."""
+        case, splits = self.case, self.case.splits(k)
+        given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
+        self.loans.lend(given, whole, given.tensor, k)
+        with self._trial(f"backward of microbatch {k}"), filled(POISON[self.fill], self.device):
+            self.y.backward(given.tensor)
+        with self._trial(f"reading the gradients after the backward of microbatch {k}"):
+            dgrad = _rows("dgrad", "input.grad", self.x.tensor.grad, splits, tuple(self.x.tensor.shape), self.device)
+            parameters = _parameters(case, self.held, self.attached, self.device)
+            if self.before is not None:
+                parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
+            seen = self.loans.seen()
+            self.loans.keep(self.x.tensor, k)
+        return After(k, "backward", [snapshot(one) for one in (dgrad, *parameters)], self.loans.changed(seen, k))
 
-def grad_output(case: Case, values: torch.Tensor, byte: int = GUARD_BYTE) -> Guarded:
-    """The incoming gradient: its own storage, or the scalar one that `.sum().backward()` expands with strides 0."""
-    if case.grad_output == "expanded":
-        scalar = guarded("grad_output", torch.ones((), dtype=values.dtype, device=values.device), byte)
-        return replace(scalar, tensor=scalar.tensor.expand(values.shape))
-    return guarded("grad_output", values, byte)
+    def backward_dw(self, k: int) -> After:
+        """The gradients of the parameters that the backward left open."""
+        with self._trial(f"backward_dw of microbatch {k}"), filled(POISON[self.fill], self.device):
+            cast("Delayed", self.layer).backward_dw()
+        with self._trial(f"reading the gradients after the backward_dw of microbatch {k}"):
+            parameters, seen = _parameters(self.case, self.held, self.attached, self.device), self.loans.seen()
+        return After(k, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, k))
 
-
-def freeze(case: Case, held: Parameters) -> None:
-    """Take from the parameters that the case freezes their requires_grad, as a trainer does before the first step."""
-    experts = range(case.num_gemms)
-    asleep = [frozen(case, 0)] if held.packed else [frozen(case, i) for i in experts]
-    for weight, sleeps in zip(held.weights, asleep, strict=True):
-        if sleeps:
-            weight.requires_grad = False
-    for bias in held.biases if case.frozen_bias else ():
-        bias.requires_grad = False
-
-
-def attach_main_grad(case: Case, weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
-    """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does.
-
-    With it go the attributes that tell a layer what to do with it; where the case has no main_grad, nothing does.
-    """
-    if case.main_grad == "absent":
-        return []
-    packed = len(weights) == 1 and weights[0].dim() == 3
-    attached = [buffer] if packed else list(buffer)
-    for i, (weight, main_grad) in enumerate(zip(weights, attached, strict=True)):
-        said: dict[str, object] = {"main_grad": main_grad}
-        if case.grad_added_to_main_grad == "attached":
-            said["grad_added_to_main_grad"] = False
-        if overwriting(case, i):
-            said["overwrite_main_grad"] = True
-        if case.zero_out_wgrad:
-            said["zero_out_wgrad"] = True
-        for name, value in said.items():
-            setattr(weight, name, value)
-    return _named("main_grad", attached, packed=packed)
+    def _trial(self, during: str) -> AbstractContextManager[None]:
+        return on_trial(f"{during}, {DATA[self.fill]}", self.device)
 
 
 def lent(
     case: Case, layer: Layer, inputs: Inputs, held: Parameters, attached: list[Placed], main_grad: Guarded
 ) -> Loans:
     """What a candidate holds before its first microbatch."""
-    weights, biases = _named("weight", held.weights, packed=held.packed), _named("bias", held.biases, packed=False)
+    weights, biases = (
+        named("weight", held.weights, packed=held.packed),
+        named("bias", held.biases, packed=held.packed_bias),
+    )
     due = biases if case.fuse_wgrad_accumulation else [*weights, *biases]
     asleep = {one.name for i, one in enumerate(weights) if frozen(case, i)}
     asleep |= {one.name for one in biases if case.frozen_bias}
     return Loans(inputs, weights, biases, attached, main_grad, due, lambda: parameters_of(layer), asleep)
-
-
-def _named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:
-    return [placed(name if packed else f"{name}[{i}]", tensor) for i, tensor in enumerate(tensors)]
 
 
 def _parameters(case: Case, held: Parameters, attached: list[Placed], device: torch.device) -> list[Found]:
@@ -286,8 +230,9 @@ def _rows(
     shape: tuple[int, ...],
     device: torch.device,
 ) -> Found:
-    """The rows of each expert of an output or an input's gradient of the given shape."""
+    """The rows of each expert of an output or an input's gradient of the given shape; a tail is nobody's."""
     whole = _held(tensor, device)
     fits = whole.tensor is not None and whole.shape == shape
-    parts = list(whole.tensor.split(list(splits))) if whole.tensor is not None and fits else [None] * len(splits)
+    own = whole.tensor[: sum(splits)] if whole.tensor is not None and fits else None
+    parts = list(own.split(list(splits))) if own is not None else [None] * len(splits)
     return Found(role, buffer, [replace(whole, tensor=tensor) for tensor in parts])

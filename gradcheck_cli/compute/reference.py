@@ -58,6 +58,7 @@ class Reference:
 def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
     axes = {name: getattr(case, name) for name in DATA_AXES}
+    axes["grad_output"] = case.grad_output if case.grad_output == "expanded" else "random"
     shared = Case(provider="reference", api="fp64", **axes)
     small = tensor_bytes(shared) <= LARGEST_KEPT
     return _kept(shared, fill, device) if small else _prepare(shared, fill, device)

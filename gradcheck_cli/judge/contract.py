@@ -20,6 +20,7 @@ from gradcheck_cli.records.due import (
     overwriting_at_all,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
+from gradcheck_cli.records.splits import TAIL
 
 
 class Expected(Record, frozen=True, kw_only=True):
@@ -58,7 +59,8 @@ def expected(case: Case) -> list[Expected]:
 def _microbatch(case: Case, k: int) -> Iterator[Expected]:
     splits = case.splits(k)
     reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
-    n, features, rows = case.out_features, case.in_features, sum(splits)
+    n, features = case.out_features, case.in_features
+    rows = sum(splits) + (TAIL if case.padded_tail != "none" else 0)
     dtype = LONG_NAMES[case.dtype]
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
@@ -87,7 +89,8 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
             yield _held_back(case, common)
         common |= {"empty": not reached[i], "phase": delivered_in(case)}
         if case.bias:
-            bgrad = Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=(n,), **common)
+            whole = (case.num_gemms, n) if case.single_grouped_bias else (n,)
+            bgrad = Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=whole, **common)
             yield _nothing(bgrad) if case.frozen_bias else bgrad
         yield _wgrad(case, common)
 
@@ -149,8 +152,15 @@ def in_words(case: Case) -> list[str]:
     if case.bias:
         right = f"is {over}the sum of grad_output_i's rows"
         frozen_ = "asks for none, and stays None"
+        owner = f"the packed bias, ({case.num_gemms}, " if case.single_grouped_bias else "each bias, ("
+        owner += f"{case.out_features})" if case.single_grouped_bias else f"{case.out_features},)"
+        said.append(f"bgrad: .grad of {owner} {dtype}, {frozen_ if case.frozen_bias else right}")
+        if case.return_bias:
+            said.append("the layer returns its biases beside x_i w_i^T, and the trainer adds them to the rows")
+    if case.padded_tail != "none":
         said.append(
-            f"bgrad: .grad of each bias, ({case.out_features},) {dtype}, {frozen_ if case.frozen_bias else right}"
+            f"{TAIL} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the output and "
+            f"x.grad have rows for them, which nobody reads, and no gradient depends on them"
         )
     if case.delay_wgrad_compute:
         said.append(
@@ -158,6 +168,9 @@ def in_words(case: Case) -> list[str]:
             "unfused .grad is not judged; after it all of the above holds"
         )
     return said
+
+
+FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
 
 
 def _called_with(case: Case, k: int) -> str:

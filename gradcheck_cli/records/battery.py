@@ -138,6 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     value("bias_missing", ("fprop",), "H4", "without its bias", fast=("fprop",)),
     value("bias_twice", ("fprop",), "H4", "with its bias added twice"),
     value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
+    value("tail_read", PARAMETERS, "C5", "sums the rows past sum(m_splits) as well", LOST),
     value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=INTEGERS),
     value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
     value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", LOST, fills=INTEGERS),

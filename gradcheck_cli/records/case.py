@@ -58,18 +58,35 @@ class Case(Record, frozen=True, kw_only=True):
     frozen_bias: Annotated[bool, Meta(description="the biases ask for no gradient")] = False
     dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"
     bias: bool = False
+    single_grouped_bias: Annotated[bool, Meta(description="one packed (G, N) bias")] = False
+    return_bias: Annotated[bool, Meta(description="the layer returns its biases, and the trainer adds them")] = False
+    save_original_input: Annotated[bool, Meta(description="te:api=module keeps x itself for its backward")] = False
     m_splits: Annotated[
         str, Meta(pattern=splits.PATTERN, description="tokens per expert: a named pattern, or a list")
     ] = "balanced"
+    m_splits_as: Annotated[
+        Literal["auto", "list", "host", "device"],
+        Meta(description="given as a list, an int64 tensor on the host or one on the device; auto: as the path needs"),
+    ] = "auto"
+    padded_tail: Annotated[
+        Literal["none", "zero", "large", "nan"],
+        Meta(description="rows past sum(m_splits) in x and grad_output, and what is in them"),
+    ] = "none"
     num_gemms: Annotated[Count, Meta(description="G, the number of experts")] = 4
     tokens_per_expert: Annotated[Count, Meta(description="mean size of a named m_splits pattern")] = 32
     in_features: Annotated[Count, Meta(description="K")] = 64
     out_features: Annotated[Count, Meta(description="N")] = 96
     microbatches: Annotated[int, Meta(ge=1, le=16)] = 2
     grad_output: Annotated[
-        Literal["random", "expanded"],
-        Meta(description="random, or the ones of `.sum().backward()`, expanded with strides 0"),
+        Literal["random", "expanded", "transposed", "offset"],
+        Meta(
+            description="random: contiguous; expanded: the ones of `.sum().backward()`, with strides 0; transposed: a "
+            "view of (N, T); offset: beginning one element past an aligned address"
+        ),
     ] = "random"
+    input_layout: Annotated[
+        Literal["contiguous", "transposed", "offset"], Meta(description="how x lies in memory, as with grad_output")
+    ] = "contiguous"
     seed: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:

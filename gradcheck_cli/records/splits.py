@@ -51,3 +51,6 @@ def of_microbatch(splits: tuple[int, ...], microbatch: int) -> tuple[int, ...]:
     for _ in range(microbatch):
         rotated = tuple((3 * size + 3) // 4 for size in rotated)
     return rotated
+
+
+TAIL = 16  # rows of a padded tail: no multiple that a path pads to is a whole one of the tokens before it

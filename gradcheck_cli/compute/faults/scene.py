@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -59,6 +60,15 @@ class Scene:
         if self.role == "wgrad":
             return g.T, x
         return g.new_ones(1, len(g)), g
+
+
+class At(NamedTuple):
+    """One expert's right contribution, which a fault may write, and the number of another expert."""
+
+    scene: Scene
+    expert: int
+    other: int
+    part: torch.Tensor
 
 
 def asleep(case: Case, role: Role, expert: int) -> bool:

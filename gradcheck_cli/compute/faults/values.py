@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
-from gradcheck_cli.compute.faults.scene import Scene, asleep, busiest
+from gradcheck_cli.compute.faults import formats
+from gradcheck_cli.compute.faults.scene import At, Scene, asleep, busiest
+from gradcheck_cli.compute.handed import filling
 from gradcheck_cli.compute.lent import WORDS
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.battery import LADDER
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import POISON_BYTES
-
-
-class At(NamedTuple):
-    """One expert's right contribution, which a fault may write, and the number of another expert."""
-
-    scene: Scene
-    expert: int
-    other: int
-    part: torch.Tensor
-
+from gradcheck_cli.records.splits import TAIL
 
 Alter = Callable[[At], torch.Tensor]
 
 GARBAGE = 1e-3  # of the largest element of an expert with tokens
 BLOCK = 16
-PARTIAL_SUMS = 16
 
 
 @dataclass(frozen=True)
@@ -178,42 +170,15 @@ def a_row_too_many(at: At) -> torch.Tensor:
     return at.part + at.scene.rows(at.expert)[1][0]
 
 
-def summed_in_bf16(at: At) -> torch.Tensor:
-    """Some partial sums, each rounded to bf16."""
-    a, b = at.scene.factors(at.expert)
-    size = -(-len(b) // PARTIAL_SUMS)
-    running = torch.zeros_like(a[:, :1] @ b[:1])
-    for some, others in zip(a.split(size, 1), b.split(size), strict=True):
-        running = (running + some @ others).bfloat16().double()
-    return at.part + (running - a @ b).reshape(at.part.shape)
-
-
-def operands_in_bf16(at: At) -> torch.Tensor:
-    """Both operands rounded before they are multiplied."""
-    a, b = at.scene.factors(at.expert)
-    return at.part + (a.bfloat16().double() @ b.bfloat16().double() - a @ b)
+def tail_read(at: At) -> torch.Tensor:
+    """The rows past sum(m_splits) as if they were the expert's own."""
+    number = filling(at.scene.case)
+    return at.part + TAIL * (number**2 if at.scene.role == "wgrad" else number) if number else at.part
 
 
 def garbage(at: At) -> torch.Tensor:
     """A small number beside what an expert with tokens has."""
     return at.part + GARBAGE * at.scene.parts[at.other].abs().max()
-
-
-def operands_in_fp16(at: At) -> torch.Tensor:
-    """Both operands as fp16 has them, with its exponents: what is too small for them is 0, too large infinite."""
-    a, b = at.scene.factors(at.expert)
-    return at.part + (a.half().double() @ b.half().double() - a @ b)
-
-
-def result_in_fp16(at: At) -> torch.Tensor:
-    """The result as fp16 has it; nothing, where the case asks for fp16."""
-    return at.part if at.scene.case.dtype == "fp16" else at.part.half().double()
-
-
-def flushed(at: At) -> torch.Tensor:
-    """What is too small for a normal number of the dtype as 0."""
-    smallest = 2.0 ** FORMATS[at.scene.case.dtype].smallest_exponent
-    return torch.where(at.part.abs() < smallest, 0.0, at.part)
 
 
 VALUES: dict[str, Value] = {
@@ -244,9 +209,10 @@ VALUES: dict[str, Value] = {
     "bias_missing": bias_times(-1),
     "bias_twice": bias_times(1),
     "padding_row": Value(a_row_too_many),
-    "summed_in_bf16": Value(summed_in_bf16),
-    "operands_in_bf16": Value(operands_in_bf16),
-    "operands_in_fp16": Value(operands_in_fp16),
-    "result_in_fp16": Value(result_in_fp16),
-    "flushed": Value(flushed),
+    "tail_read": Value(tail_read),
+    "summed_in_bf16": Value(formats.summed_in_bf16),
+    "operands_in_bf16": Value(formats.operands_in_bf16),
+    "operands_in_fp16": Value(formats.operands_in_fp16),
+    "result_in_fp16": Value(formats.result_in_fp16),
+    "flushed": Value(formats.flushed),
 }

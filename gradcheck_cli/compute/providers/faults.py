@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import torch
 
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
+from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.compute.faults.scene import Scene
 from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.compute.provider import DTYPES
@@ -20,8 +18,6 @@ from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, dummy_of
 from gradcheck_cli.records.observation import Role
-
-MUCH = 1 << 60  # bytes
 
 
 @dataclass
@@ -88,12 +84,13 @@ class FaultLayer(LoopLayer):
         weights = gate(weight, lambda wgrad: self._kept(self._altered("wgrad", wgrad), "wgrad")).unbind()
         biases: Any = [None] * self.experts
         if len(self._biases):
-            bias = torch.stack(list(self._biases))
+            bias = torch.stack(self.bias_of_each())
             biases = gate(bias, lambda bgrad: self._kept(self._altered("bgrad", bgrad), "bgrad")).unbind()
-        rows = gate(x, self._dgrad).split(list(m_splits))
+        rows = gate(x[: sum(m_splits)], self._dgrad).split(list(m_splits))
         y = [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)]
         output = torch.cat(y)
-        return gate(output, self._keep_grad_output, self._altered("fprop", output.detach()))
+        whole = gate(output, self._keep_grad_output, self._altered("fprop", output.detach()))
+        return torch.nn.functional.pad(whole, (0, 0, 0, len(x) - sum(m_splits)))
 
     def backward_dw(self) -> None:
         """Nothing is left open by a layer that delivered early."""
@@ -113,7 +110,7 @@ class FaultLayer(LoopLayer):
             x=self.x,
             weight=self.w,
             grad_output=self.g,
-            bias=torch.stack([bias.detach() for bias in self._biases]) if len(self._biases) else None,
+            bias=torch.stack([bias.detach() for bias in self.bias_of_each()]) if len(self._biases) else None,
             parts=[part.double() for part in stored],
             earlier=self.earlier,
             stored=stored,
@@ -225,29 +222,6 @@ def leave(parameter: torch.Tensor, given: Delivered) -> None:
         parameter.main_grad = None if main_grad is None else main_grad.clone()  # type: ignore[attr-defined]
     else:
         attached.copy_(main_grad)
-
-
-def _raise(_: torch.device) -> None:
-    raise RuntimeError("this layer raises in its forward, as it was asked to")
-
-
-def _poison_the_context(device: torch.device) -> None:
-    if device.type != "cuda":
-        raise RuntimeError("poisoned_context: expected a CUDA device, which alone has a context to poison")
-    torch.zeros(1, device=device)[torch.full((1,), MUCH, device=device)].sum()
-    torch.cuda.synchronize(device)
-
-
-# Names of `battery.ENDINGS`.
-END: dict[str, Callable[[torch.device], object]] = {
-    "segfault": lambda _: ctypes.string_at(0),
-    "abort": lambda _: os.abort(),
-    "hang": lambda _: time.sleep(1e6),
-    "silent_exit": lambda _: os._exit(0),
-    "out_of_memory": lambda device: torch.empty(MUCH, dtype=torch.uint8, device=device),
-    "raises": _raise,
-    "poisoned_context": _poison_the_context,
-}
 
 
 class EndingLayer(LoopLayer):

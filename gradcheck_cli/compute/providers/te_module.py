@@ -12,12 +12,15 @@ import torch
 import transformer_engine.pytorch as te
 
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken
+from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first
 
 # The only switch of the native path in 2.17 and 2.18, read at every forward; from 2.19 on an argument instead.
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
+
+
+ARGUMENTS = ("return_bias", "save_original_input")
 
 
 class ModuleLayer(TEParameters):
@@ -26,7 +29,7 @@ class ModuleLayer(TEParameters):
     def __init__(self, case: Case, device: torch.device) -> None:
         accepted = inspect.signature(te.GroupedLinear.__init__).parameters
         options: dict[str, Any] = {}
-        for name in ("single_grouped_weight", "delay_wgrad_compute"):
+        for name in ("single_grouped_weight", "single_grouped_bias", "delay_wgrad_compute", *ARGUMENTS):
             if getattr(case, name):
                 options[name] = True
         if case.path != "auto" and "use_grouped_tensor" in accepted:
@@ -50,10 +53,12 @@ class ModuleLayer(TEParameters):
         """x (T, K) -> y (T, N)."""
         # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one.
         native = getattr(self.layer, "use_grouped_tensor", False)
-        splits: Any = torch.tensor(m_splits, dtype=torch.int64, device=x.device) if native else list(m_splits)
+        how = self._case.m_splits_as if self._case.m_splits_as != "auto" else "device" if native else "list"
+        splits: Any = splits_as(how, m_splits, x.device)
         with _variable(SWITCH, value=self._switch):
-            y: torch.Tensor = self.layer(x, splits, is_first_microbatch=is_first(self._case, self._calls))
+            returned = self.layer(x, splits, is_first_microbatch=is_first(self._case, self._calls))
         self._calls += 1
+        y: torch.Tensor = with_its_bias(returned, m_splits) if self._case.return_bias else returned
         self._path = path_taken(y)
         return y
 
@@ -61,6 +66,15 @@ class ModuleLayer(TEParameters):
         """Layout, fusion and the path of the last forward."""
         path: dict[str, str | int] = {"path": self._path} if self._path else {}
         return {**self.layout(), "fuse_wgrad_accumulation": int(self.layer.fuse_wgrad_accumulation), **path}
+
+
+def with_its_bias(returned: Any, m_splits: tuple[int, ...]) -> torch.Tensor:
+    """What a trainer makes of `return_bias`: the product (T, N) plus the biases, G times (N,) or (G, N)."""
+    product, biases = returned
+    rest = len(product) - sum(m_splits)
+    parts = product.split([*m_splits, rest])
+    added = [rows + bias.to(rows.dtype) for rows, bias in zip(parts, biases, strict=False)]
+    return torch.cat([*added, parts[-1]])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 import transformer_engine.pytorch.ops as te_ops
 
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken
+from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
 from gradcheck_cli.records.case import Case
 
 
@@ -16,7 +16,7 @@ class OpLayer(TEParameters):
     """te.ops.GroupedLinear, told only what the case says; it chooses its path by itself."""
 
     def __init__(self, case: Case, device: torch.device) -> None:
-        asked = ("single_grouped_weight", "delay_wgrad_compute")
+        asked = ("single_grouped_weight", "single_grouped_bias", "delay_wgrad_compute")
         options: dict[str, Any] = {name: True for name in asked if getattr(case, name)}
         op = te_ops.GroupedLinear(
             case.num_gemms,
@@ -30,10 +30,12 @@ class OpLayer(TEParameters):
         )
         super().__init__(op, case.num_gemms)
         self._path: str | None = None
+        self._case = case
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        y: torch.Tensor = self.layer(x, torch.tensor(m_splits, dtype=torch.int64, device=x.device))
+        how = "device" if self._case.m_splits_as == "auto" else self._case.m_splits_as
+        y: torch.Tensor = self.layer(x, splits_as(how, m_splits, x.device))
         self._path = path_taken(y)
         return y
 

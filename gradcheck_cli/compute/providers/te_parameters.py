@@ -35,7 +35,10 @@ class TEParameters:
 
     @property
     def biases(self) -> Sequence[torch.Tensor]:
-        """G parameters; the empty tensors that stand for "no bias" are not parameters."""
+        """One packed parameter, or G; the empty tensors that stand for "no bias" are not parameters."""
+        packed = getattr(self.layer, "bias", None)
+        if isinstance(packed, torch.nn.Parameter):
+            return [packed]
         named = [getattr(self.layer, f"bias{i}", None) for i in range(self.experts)]
         return [bias for bias in named if isinstance(bias, torch.nn.Parameter)]
 
@@ -46,15 +49,14 @@ class TEParameters:
     @torch.no_grad()
     def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Copy weight (G, N, K) and bias (G, N) into the parameters."""
-        if self.packed:
-            # A GroupedTensor forbids shape-manipulating ops; its storage is one flat buffer
-            # (transformer_engine/pytorch/tensor/grouped_tensor.py).
-            self.layer.weight.rowwise_data.view(weight.shape).copy_(weight)
-        else:
-            for parameter, value in zip(self.weights, weight, strict=True):
+        for parameters, values in ((self.weights, weight), (self.biases, bias)):
+            if values is None:
+                continue
+            if len(parameters) == 1 and parameters[0].dim() == values.dim():
+                flat(parameters[0]).view(values.shape).copy_(values)
+                continue
+            for parameter, value in zip(parameters, values, strict=True):
                 parameter.copy_(value)
-        for parameter, value in zip(self.biases, [] if bias is None else bias, strict=True):
-            parameter.copy_(value)
 
     def layout(self) -> dict[str, str | int]:
         """Layout and dtype, read from the parameters."""
@@ -64,8 +66,25 @@ class TEParameters:
             "single_grouped_weight": int(self.packed),
             "dtype": names.get(first.dtype, str(first.dtype)),
             "bias": int(len(self.biases) > 0),
+            "single_grouped_bias": int(len(self.biases) == 1 and self.biases[0].dim() == 2),
             "num_gemms": first.shape[0] if self.packed else len(self.weights),
         }
+
+
+def flat(packed: torch.Tensor) -> torch.Tensor:
+    """The storage of a packed parameter; a GroupedTensor forbids what changes its shape, and has one flat buffer.
+
+    transformer_engine/pytorch/tensor/grouped_tensor.py.
+    """
+    held = getattr(packed, "rowwise_data", None)
+    return held if isinstance(held, torch.Tensor) else packed
+
+
+def splits_as(how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:
+    """Splits as a list, or as an int64 tensor on the host or on the device."""
+    if how == "list":
+        return list(m_splits)
+    return torch.tensor(m_splits, dtype=torch.int64, device=device if how == "device" else "cpu")
 
 
 def path_taken(output: torch.Tensor) -> str:

@@ -17,11 +17,9 @@ class GroupedMMLayer(TorchLayer):
         weight = used[0] if self.packed else torch.stack(used)
         ends = torch.tensor(m_splits, device=x.device).cumsum(0).to(torch.int32)
         y: torch.Tensor = torch.nn.functional.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
-        if not len(self._biases):
+        if not len(self._biases) and len(x) == sum(m_splits):
             return y
-        # Per expert: autograd then sums each bias gradient in one reduction; repeat_interleave would
-        # accumulate it row by row in the activation dtype.
-        return torch.cat([rows + bias for rows, bias in zip(y.split(list(m_splits)), self._biases, strict=True)])
+        return self.finished(y, x, m_splits)
 
 
 def build(case: Case, device: torch.device) -> GroupedMMLayer:

@@ -27,7 +27,8 @@ class TorchLayer(torch.nn.Module):
             return torch.nn.ParameterList(torch.empty(size, dtype=DTYPES[case.dtype], device=device) for size in sizes)
 
         self._weights = parameters(shapes)
-        self._biases = parameters([(rows,)] * experts if case.bias else [])
+        biases: list[tuple[int, ...]] = [(experts, rows)] if case.single_grouped_bias else [(rows,)] * experts
+        self._biases = parameters(biases if case.bias else [])
         self.fused, self.delayed = case.fuse_wgrad_accumulation, case.delay_wgrad_compute
         self._case, self._calls = case, 0
         self._stand_ins: deque[list[torch.Tensor]] = deque()
@@ -64,8 +65,24 @@ class TorchLayer(torch.nn.Module):
 
     @property
     def biases(self) -> Sequence[torch.Tensor]:
-        """G parameters (N,), or none."""
+        """One packed parameter (G, N), or G parameters (N,), or none."""
         return list(self._biases)
+
+    def bias_of_each(self) -> list[torch.Tensor]:
+        """G times (N,), or nothing."""
+        packed = self._case.single_grouped_bias
+        return list(self._biases[0].unbind()) if packed else list(self._biases)
+
+    def finished(self, y: torch.Tensor, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The product of all rows with the biases, and below it as many rows as x has past sum(m_splits), all zero.
+
+        Per expert: autograd then sums each bias gradient in one reduction; repeat_interleave would accumulate it row
+        by row in the activation dtype.
+        """
+        biases = self.bias_of_each()
+        rows = y[: sum(m_splits)].split(list(m_splits))
+        added = torch.cat([part + bias for part, bias in zip(rows, biases, strict=True)]) if biases else torch.cat(rows)
+        return torch.nn.functional.pad(added, (0, 0, 0, len(x) - sum(m_splits)))
 
     @property
     def packed(self) -> bool:
@@ -77,7 +94,8 @@ class TorchLayer(torch.nn.Module):
         """Copy weight (G, N, K) and bias (G, N) into the parameters."""
         for parameter, value in zip(self._weights, [weight] if self.packed else weight, strict=True):
             parameter.copy_(value)
-        for parameter, value in zip(self._biases, [] if bias is None else bias, strict=True):
+        values = [] if bias is None else [bias] if len(self._biases) == 1 and self._biases[0].dim() == 2 else bias
+        for parameter, value in zip(self._biases, values, strict=True):
             parameter.copy_(value)
 
     def effective(self) -> dict[str, str | int]:

@@ -15,8 +15,11 @@ class LoopLayer(TorchLayer):
         """x (T, K) -> y (T, N)."""
         used = self.used()
         weights = used[0].unbind() if self.packed else used
-        biases = list(self._biases) or [None] * self.experts
-        rows = x.split(list(m_splits))
+        rows = x[: sum(m_splits)].split(list(m_splits))
+        if self._case.return_bias or self._case.padded_tail != "none":
+            products = [torch.nn.functional.linear(r, w) for r, w in zip(rows, weights, strict=True)]
+            return self.finished(torch.cat(products), x, m_splits)
+        biases: list[torch.Tensor | None] = [*self.bias_of_each()] or [None] * self.experts
         return torch.cat([torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)])
 
 

@@ -1,0 +1,97 @@
+"""What does a trainer do to parameters before the first step? Takes hold of them, freezes some, attaches main_grad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gradcheck_cli.compute.lent import Placed, placed
+from gradcheck_cli.compute.provider import DTYPES, Layer
+from gradcheck_cli.compute.trial import parameters_of
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import frozen, overwriting
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The weights, one packed or one for each expert, and the biases."""
+
+    weights: list[torch.Tensor]
+    biases: list[torch.Tensor]
+
+    @property
+    def packed(self) -> bool:
+        """Whether there is a single (G, N, K) weight."""
+        return len(self.weights) == 1 and self.weights[0].dim() == 3
+
+    @property
+    def packed_bias(self) -> bool:
+        """Whether there is a single (G, N) bias."""
+        return len(self.biases) == 1 and self.biases[0].dim() == 2
+
+
+def held_parameters(case: Case, layer: Layer) -> Parameters:
+    """The parameters as a trainer takes hold of them; ValueError where they are not one for each expert, or packed."""
+    held = Parameters(*parameters_of(layer))
+    experts = case.num_gemms
+    if not held.packed and len(held.weights) != experts:
+        raise ValueError(f"expected {experts} weights or a packed one; after loading there are {len(held.weights)}")
+    if case.bias and len(held.biases) != experts and not held.packed_bias:
+        raise ValueError(f"expected {experts} biases or a packed one; after loading there are {len(held.biases)}")
+    return held
+
+
+def layout(layer: Layer) -> dict[str, str | int]:
+    """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
+    (weights, biases), names = parameters_of(layer), {dtype: name for name, dtype in DTYPES.items()}
+    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases))
+    first = weights[0]
+    packed = len(weights) == 1 and first.dim() == 3
+    return {
+        "single_grouped_weight": int(packed),
+        "dtype": " and ".join(dtypes),
+        "bias": int(len(biases) > 0),
+        "single_grouped_bias": int(len(biases) == 1 and biases[0].dim() == 2),
+        "num_gemms": first.shape[0] if packed else len(weights),
+        "in_features": first.shape[-1],
+        "out_features": first.shape[-2],
+    }
+
+
+def freeze(case: Case, held: Parameters) -> None:
+    """Take from the parameters that the case freezes their requires_grad, as a trainer does before the first step."""
+    experts = range(case.num_gemms)
+    asleep = [frozen(case, 0)] if held.packed else [frozen(case, i) for i in experts]
+    for weight, sleeps in zip(held.weights, asleep, strict=True):
+        if sleeps:
+            weight.requires_grad = False
+    for bias in held.biases if case.frozen_bias else ():
+        bias.requires_grad = False
+
+
+def attach_main_grad(case: Case, weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
+    """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does.
+
+    With it go the attributes that tell a layer what to do with it; where the case has no main_grad, nothing does.
+    """
+    if case.main_grad == "absent":
+        return []
+    packed = len(weights) == 1 and weights[0].dim() == 3
+    attached = [buffer] if packed else list(buffer)
+    for i, (weight, main_grad) in enumerate(zip(weights, attached, strict=True)):
+        said: dict[str, object] = {"main_grad": main_grad}
+        if case.grad_added_to_main_grad == "attached":
+            said["grad_added_to_main_grad"] = False
+        if overwriting(case, i):
+            said["overwrite_main_grad"] = True
+        if case.zero_out_wgrad:
+            said["zero_out_wgrad"] = True
+        for name, value in said.items():
+            setattr(weight, name, value)
+    return named("main_grad", attached, packed=packed)
+
+
+def named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:
+    """Tensors where they lie now, each with its expert in the name, or a packed one."""
+    return [placed(name if packed else f"{name}[{i}]", tensor) for i, tensor in enumerate(tensors)]

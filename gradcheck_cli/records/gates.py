@@ -1,0 +1,135 @@
+"""What closes a path to a case here, and what would open it? From the case and the environment alone."""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+
+SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
+HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
+
+
+class Gate(Record, frozen=True, kw_only=True):
+    """Something that closes the native grouped path: what it is here, and what would open it."""
+
+    name: str  # version, dtype, architecture, cublas, path, torch
+    found: str
+    unlock: str
+
+
+def gates(case: Case, environment: Environment) -> list[Gate]:
+    """Everything that closes the native grouped path to a case here."""
+    return [gate for gate in (*_te_gates(case, environment), _torch_gate(environment), _alignment_gate(case)) if gate]
+
+
+def asked_path(case: Case, environment: Environment) -> str:
+    """The path a case asks of the module: the user's own variable decides where the case leaves it open."""
+    if case.path == "auto" and case.api == "module" and environment.variables.get(SWITCH, "0") not in ("", "0"):
+        return "native"
+    return case.path
+
+
+def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
+    return [
+        _version_gate(case, environment),
+        _dtype_gate(case),
+        _architecture_gate(environment),
+        _cublas_gate(case, environment),
+        _path_gate(case, environment),
+        _main_grad_gate(case),
+        _frozen_gate(case),
+        _splits_gate(case),
+        _original_gate(case, environment),
+    ]
+
+
+def _version_gate(case: Case, environment: Environment) -> Gate | None:
+    if case.provider != "te" or environment.version("transformer_engine") >= (2, 17):
+        return None
+    found = f"Transformer Engine {environment.versions.get('transformer_engine', '')}, whose module has no native path"
+    return Gate(name="version", found=found, unlock="Transformer Engine 2.17 or newer")
+
+
+def _dtype_gate(case: Case) -> Gate | None:
+    if case.dtype != "fp32":
+        return None
+    return Gate(name="dtype", found="fp32 operands", unlock="dtype=bf16 or dtype=fp16")
+
+
+def _architecture_gate(environment: Environment) -> Gate | None:
+    capability = environment.compute_capability
+    if capability is None or HOPPER_TO_BLACKWELL[0] <= capability <= HOPPER_TO_BLACKWELL[1]:
+        return None
+    found = f"compute capability {capability[0]}.{capability[1]}"
+    return Gate(name="architecture", found=found, unlock="a GPU of compute capability 9.0 to 11.0 (Hopper, Blackwell)")
+
+
+def _cublas_gate(case: Case, environment: Environment) -> Gate | None:
+    """Native GEMMs need cuBLASLt 13.3, on Hopper 13.4; fp32 never gets as far as asking."""
+    needed = (13, 4) if (environment.compute_capability or (9, 0)) < (10, 0) else (13, 3)
+    if case.dtype == "fp32" or environment.version("cublaslt") >= needed:
+        return None
+    found = f"cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
+    return Gate(name="cublas", found=found, unlock=f"cuBLASLt {needed[0]}.{needed[1]} or newer at run time")
+
+
+def _path_gate(case: Case, environment: Environment) -> Gate | None:
+    if asked_path(case, environment) == "native" or case.api != "module":
+        return None
+    return Gate(name="path", found=f"path={case.path}", unlock="path=native (use_grouped_tensor=True)")
+
+
+def _main_grad_gate(case: Case) -> Gate | None:
+    """What cuBLASLt multiplies it writes in the operands' own dtype or in fp32 (cublasLtMatmul, supported types)."""
+    if not case.fuse_wgrad_accumulation or case.main_grad_dtype in ("fp32", case.dtype):
+        return None
+    found = f"a {case.main_grad_dtype} main_grad beside {case.dtype} operands, for which cuBLASLt has no GEMM"
+    return Gate(name="main_grad", found=found, unlock="main_grad_dtype=fp32 or dtype=bf16")
+
+
+def _frozen_gate(case: Case) -> Gate | None:
+    """The op asks all its weights and biases for the same requires_grad (`_get_weights`, `_get_biases` of the op)."""
+    weights = {"none": {True}, "all": {False}}.get(case.frozen_weights, {True, False})
+    asked = weights | ({not case.frozen_bias} if case.bias else set())
+    if case.api != "op" or len(asked) == 1:
+        return None
+    return Gate(name="frozen", found="weights and biases that are frozen in part", unlock="all of them frozen, or none")
+
+
+def _splits_gate(case: Case) -> Gate | None:
+    if case.m_splits_as not in ("list", "host"):
+        return None
+    return Gate(name="m_splits", found=f"m_splits_as={case.m_splits_as}", unlock="m_splits_as=device")
+
+
+def _original_gate(case: Case, environment: Environment) -> Gate | None:
+    """2.17 and 2.18 keep off the native path with it; 2.19 does not."""
+    if not case.save_original_input or environment.version("transformer_engine") >= (2, 19):
+        return None
+    return Gate(name="original", found="save_original_input=1", unlock="Transformer Engine 2.19 or newer")
+
+
+def _torch_gate(environment: Environment) -> Gate | None:
+    if environment.version("torch") >= (2, 10):
+        return None
+    found = f"torch {environment.versions.get('torch', '')}"
+    return Gate(name="torch", found=found, unlock="a torch with torch.nn.functional.grouped_mm (2.10 or newer)")
+
+
+def _alignment_gate(case: Case) -> Gate | None:
+    """Rows of x, weights and outputs must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
+    elements = 16 // (4 if case.dtype == "fp32" else 2)
+    odd = [f"{name}={size}" for name, size in _features(case).items() if size % elements]
+    if not odd:
+        return None
+    wanted = " and ".join(name for name in _features(case))
+    return Gate(
+        name="alignment",
+        found=f"rows that are no multiple of 16 bytes ({', '.join(odd)} in {case.dtype})",
+        unlock=f"{wanted} that are multiples of {elements} in {case.dtype}",
+    )
+
+
+def _features(case: Case) -> dict[str, int]:
+    return {"in_features": case.in_features, "out_features": case.out_features}
