@@ -15,6 +15,8 @@ class Constraint(Record, frozen=True, kw_only=True):
     name: str
     why: str
     rejects: Callable[[Case], bool]
+    # Groups of axes of which each is enough to be rejected for, whatever the others are: what a cover is made by.
+    about: tuple[tuple[str, ...], ...]
 
 
 def _is_balanced_by_size(case: Case) -> bool:
@@ -40,6 +42,7 @@ CONSTRAINTS = (
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",
         rejects=lambda case: case.fuse_wgrad_accumulation and case.main_grad == "absent",
+        about=(("fuse_wgrad_accumulation", "main_grad"),),
     ),
     Constraint(
         name="only-with-fusion",
@@ -48,6 +51,7 @@ CONSTRAINTS = (
             not case.fuse_wgrad_accumulation
             and any(getattr(case, name) != value for name, value in _FUSED_ALONE.items())
         ),
+        about=tuple(("fuse_wgrad_accumulation", name) for name in _FUSED_ALONE),
     ),
     Constraint(
         name="one-weight-has-one-attribute",
@@ -56,16 +60,23 @@ CONSTRAINTS = (
             (case.single_grouped_weight or case.num_gemms == 1)
             and (case.overwrite_main_grad == "some" or case.frozen_weights in ("first", "last"))
         ),
+        about=tuple(
+            (of, what)
+            for of in ("single_grouped_weight", "num_gemms")
+            for what in ("overwrite_main_grad", "frozen_weights")
+        ),
     ),
     Constraint(
         name="frozen-bias-needs-bias",
         why="there is no bias to freeze; ask for bias=1",
         rejects=lambda case: case.frozen_bias and not case.bias,
+        about=(("frozen_bias", "bias"),),
     ),
     Constraint(
         name="bias-knobs-need-bias",
         why="single_grouped_bias and return_bias say what happens to a bias, and there is none; ask for bias=1",
         rejects=lambda case: (case.single_grouped_bias or case.return_bias) and not case.bias,
+        about=(("single_grouped_bias", "bias"), ("return_bias", "bias")),
     ),
     Constraint(
         name="arguments-of-the-module",
@@ -76,30 +87,36 @@ CONSTRAINTS = (
             or (case.save_original_input and (case.provider, case.api) != ("te", "module"))
             or (case.m_splits_as != "auto" and case.provider in ("torch", "faults"))
         ),
+        about=(("return_bias",), ("m_splits_as",), ("save_original_input",)),
     ),
     Constraint(
         name="something-must-learn",
         why="weights, input and bias are all frozen: there is no gradient to ask for",
         rejects=_only_frozen,
+        about=(("frozen_weights", "num_gemms", "frozen_input", "frozen_bias", "bias"),),
     ),
     Constraint(
         name="first-microbatch-is-an-argument",
         why="te:api=op takes no is_first_microbatch; ask for is_first_microbatch=unset",
         rejects=lambda case: case.is_first_microbatch != "unset" and (case.provider, case.api) == ("te", "op"),
+        about=(("is_first_microbatch",),),
     ),
     Constraint(
         name="path-is-a-module-switch",
         why="only te:api=module can be told which GEMM path to take; ask for path=auto",
         rejects=lambda case: case.path != "auto" and (case.provider, case.api) != ("te", "module"),
+        about=(("path",),),
     ),
     Constraint(
         name="pattern-needs-experts",
         why="with so few experts this m_splits is the same as a simpler one; ask for more num_gemms",
         rejects=lambda case: case.num_gemms < splits.FEWEST_EXPERTS.get(case.m_splits, 1),
+        about=(("m_splits", "num_gemms"),),
     ),
     Constraint(
         name="pattern-needs-tokens",
         why="at this tokens_per_expert every expert gets the same, as in balanced; ask for more tokens",
         rejects=lambda case: not case.explicit_splits and _is_balanced_by_size(case),
+        about=(("m_splits", "num_gemms", "tokens_per_expert"),),
     ),
 )

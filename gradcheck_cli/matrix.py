@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gradcheck_cli import plugins
 from gradcheck_cli.constraints import CONSTRAINTS
 from gradcheck_cli.errors import UsageError
@@ -22,6 +24,7 @@ else:
     import tomli as tomllib
 
 _NOT = "not "
+COVER = ".cover"
 
 
 class Axis(Record, frozen=True, kw_only=True):
@@ -31,12 +34,23 @@ class Axis(Record, frozen=True, kw_only=True):
     values: tuple[Any, ...]
 
 
+class Block(Record, frozen=True, kw_only=True):
+    """The product of some axes, the first named varying slowest; or, with a cover, those of its cases that it lists.
+
+    `cover` is how many values stand together in one of them whenever the constraints allow it, 0 for the product.
+    """
+
+    axes: tuple[Axis, ...]
+    cover: int = 0
+    listed: tuple[Case, ...] = ()
+
+
 class Matrix(Record, frozen=True, kw_only=True):
-    """Blocks of axes; each block stands for the product of its axes, the first named varying slowest."""
+    """Blocks of axes, and where they are from."""
 
     name: str
     description: str
-    blocks: tuple[tuple[Axis, ...], ...]
+    blocks: tuple[Block, ...]
 
 
 class Excluded(Record, frozen=True, kw_only=True):
@@ -90,13 +104,33 @@ def _files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder(Path(__file__).parent).glob("*.toml"))}
 
 
-def _product(block: tuple[Axis, ...], candidate: Candidate, seed: int) -> list[Case]:
-    axes = {axis.name: axis.values for axis in block}
+def _product(block: Block, candidate: Candidate, seed: int) -> list[Case]:
+    axes = {axis.name: axis.values for axis in block.axes}
     if candidate.name not in axes.pop("provider", (candidate.name,)):
         return []
     apis = _apis(axes.pop("api", ()), candidate)
+    if block.cover:
+        return [msgspec.structs.replace(case, seed=seed) for api in apis for case in _rows(block, candidate.name, api)]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     return [Case(provider=candidate.name, api=api, **_settled(point, seed)) for api in apis for point in points]
+
+
+def _rows(block: Block, provider: str, api: str) -> list[Case]:
+    """The cases of a layer in a cover; one that it does not know gets those of the last layer that it has."""
+    own = [case for case in block.listed if (case.provider, case.api) == (provider, api)]
+    if own or not block.listed:
+        return own
+    last = block.listed[-1]
+    others = [case for case in block.listed if (case.provider, case.api) == (last.provider, last.api)]
+    return [msgspec.structs.replace(case, provider=provider, api=api) for case in others]
+
+
+def covered(matrix: Matrix) -> Block:
+    """The block of a matrix that has a cover; UsageError where none has one."""
+    found = next((block for block in matrix.blocks if block.cover), None)
+    if found is None:
+        raise UsageError(f"matrix {matrix.name}: expected a [[block]] with cover = 2 or more; found none")
+    return found
 
 
 def _apis(wanted: tuple[str, ...], candidate: Candidate) -> list[str]:
@@ -124,6 +158,13 @@ def _not_this(value: str) -> str:
     plugins.axis_value("provider", provider)
     plugins.axis_value("api", api)
     return value
+
+
+def _case(line: str, where: str) -> Case:
+    try:
+        return Case.parse(line)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 class _MatrixFile:
@@ -160,9 +201,16 @@ class _MatrixFile:
             blocks=tuple(self._block(number, block) for number, block in enumerate(blocks)),
         )
 
-    def _block(self, number: int, block: dict[str, Any]) -> tuple[Axis, ...]:
+    def _block(self, number: int, block: dict[str, Any]) -> Block:
         axes: dict[str, Axis] = {}
+        strength = block.get("cover", 0)
+        if type(strength) is not int or strength < 0 or strength == 1:
+            raise self._wrong(
+                f"cover = {strength}: expected how many values to cover together, 2 or 3", "cover", number
+            )
         for key, value in block.items():
+            if key == "cover":
+                continue
             name = ALIASES.get(key, key)
             if name not in AXES:
                 raise self._wrong(f"unknown axis {key!r}: expected one of {', '.join(AXES)}", key, number)
@@ -172,7 +220,14 @@ class _MatrixFile:
             if not values:
                 raise self._wrong(f"{key} = [] leaves no case; name a value, or drop the line", key, number)
             axes[name] = Axis(name=name, values=tuple(self._value(name, key, number, one) for one in values))
-        return tuple(axes.values())
+        return Block(axes=tuple(axes.values()), cover=strength, listed=self._listed() if strength else ())
+
+    def _listed(self) -> tuple[Case, ...]:
+        """The cases of the cover that lies beside the file; none where it has yet to be written."""
+        path = self._path.with_suffix(COVER)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and line[0] != "#"]
+        return tuple(_case(line, f"{path}, line {number}") for number, line in numbered)
 
     def _value(self, name: str, key: str, number: int, value: Any) -> Any:
         if isinstance(value, list) and name != "m_splits":

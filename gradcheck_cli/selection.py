@@ -154,6 +154,6 @@ def _nothing(
 
 
 def _made_for(asked: Asked) -> str:
-    axes = [axis for block in matrix.load(asked.matrix).blocks for axis in block if axis.name == "provider"]
+    axes = [axis for block in matrix.load(asked.matrix).blocks for axis in block.axes if axis.name == "provider"]
     only = dict.fromkeys(value for axis in axes for value in axis.values)
     return f"; it is made for --provider {' or '.join(only)}" if only else ""

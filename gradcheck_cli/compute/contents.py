@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,6 +27,7 @@ class Content:
     free: torch.Tensor | None = None
     operands: torch.Tensor | None = None
     otherwise: torch.Tensor | None = None
+    base: torch.Tensor | None = None  # what is held without this gradient; None where that is nothing
 
     def part(self, rows: slice) -> Content:
         """The same of some rows of the flattened tensors (R, C)."""
@@ -34,7 +35,7 @@ class Content:
         def of(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.reshape(-1, tensor.shape[-1])[rows]
 
-        others = {name: getattr(self, name) for name in ("fixed", "free", "operands", "otherwise")}
+        others = {name: getattr(self, name) for name in ("fixed", "free", "operands", "otherwise", "base")}
         return Content(of(self.value), **{name: None if t is None else of(t) for name, t in others.items()})
 
 
@@ -68,7 +69,8 @@ def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
         return held | ({"zero": Content(torch.zeros_like(steps[0].value))} if case.zero_out_wgrad else {})
     rounds = rounding.rounds_before_adding
     added = _summed(case, rounding, fill if own else "exact", left, start, rounds_first=rounds)
-    return {"written" if overwriting_at_all(case) else "prefill+sum": added, "prefill": Content(prefill)}
+    name = "written" if overwriting_at_all(case) else "prefill+sum"
+    return {name: replace(added, base=start), "prefill": Content(prefill)}
 
 
 def standing(case: Case, prefill: torch.Tensor, steps: list[Exact]) -> tuple[torch.Tensor, list[Exact]]:

@@ -53,7 +53,7 @@ def measure(
         for name, content in contents.items()
     }
     residuals = residual_per_expert(joined, contents, rows)
-    facts = facts_per_expert(joined, delivered(contents).reshape(joined.shape), rows)
+    facts = facts_per_expert(joined, delivered(next(iter(contents.values()))).reshape(joined.shape), rows)
     measured = []
     for i, bare in enumerate(seen):
         held = {name: per_expert[i] for name, per_expert in deviations.items()}
@@ -85,11 +85,11 @@ def holds(deviation: Deviation, lambda_: float) -> bool:
     return deviation.smallest_lambda <= lambda_
 
 
-def delivered(contents: dict[str, Content]) -> torch.Tensor:
-    """What a right gradient adds to what was there: in main_grad, after rounding to fp32."""
-    if "prefill+sum" not in contents:
-        return next(iter(contents.values())).value
-    return contents["prefill+sum"].value.float().double() - contents["prefill"].value.float().double()
+def delivered(content: Content) -> torch.Tensor:
+    """What a right gradient adds to what would be held without it: in main_grad, after rounding to fp32."""
+    if content.base is None:
+        return content.value
+    return content.value.float().double() - content.base.float().double()
 
 
 def uniform_per_expert(added: torch.Tensor, rows: list[int]) -> list[bool]:

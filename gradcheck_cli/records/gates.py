@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.splits import TAIL
 
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
@@ -121,6 +122,12 @@ def _alignment_gate(case: Case) -> Gate | None:
     """Rows of x, weights and outputs must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
     elements = 16 // (4 if case.dtype == "fp32" else 2)
     odd = [f"{name}={size}" for name, size in _features(case).items() if size % elements]
+    if not odd and _odd_columns(case, elements):
+        return Gate(
+            name="alignment",
+            found=f"a transposed matrix whose rows are no multiple of 16 bytes, {elements} tokens in {case.dtype}",
+            unlock="grad_output=random and input_layout=contiguous",
+        )
     if not odd:
         return None
     wanted = " and ".join(name for name in _features(case))
@@ -129,6 +136,13 @@ def _alignment_gate(case: Case) -> Gate | None:
         found=f"rows that are no multiple of 16 bytes ({', '.join(odd)} in {case.dtype})",
         unlock=f"{wanted} that are multiples of {elements} in {case.dtype}",
     )
+
+
+def _odd_columns(case: Case, elements: int) -> bool:
+    """Whether x or grad_output lies transposed, with a number of tokens in its rows that is no such multiple."""
+    rows = TAIL if case.padded_tail != "none" else 0
+    odd = any((sum(case.splits(k)) + rows) % elements for k in range(case.microbatches))
+    return odd and "transposed" in (case.grad_output, case.input_layout)
 
 
 def _features(case: Case) -> dict[str, int]:
