@@ -22,7 +22,16 @@ from gradcheck_cli.reporters.lines import folded
 from gradcheck_cli.reporters.plain_text import excerpt
 from gradcheck_cli.reporters.protocol import Silent
 from gradcheck_cli.reporters.standard_output import PatientOutput
-from gradcheck_cli.reporters.summary import environment_line, exit_meaning, floor, headline, known, proof, reproducer
+from gradcheck_cli.reporters.summary import (
+    environment_line,
+    exit_meaning,
+    floor,
+    gaps,
+    headline,
+    known,
+    proof,
+    reproducer,
+)
 from gradcheck_cli.reporters.table import draw, legend, style
 
 _WIDTH_OF_A_LOG = 100
@@ -117,6 +126,8 @@ class ConsoleReporter(Silent):
     def _summary(self, report: Report) -> None:
         self._console.print()
         self._parts(headline(report.tally), style="bold")
+        if hardly := gaps(report.coverage):
+            self._parts(hardly)
         if proved := proof(report.verdicts):
             self._parts(proved)
         if said := known(report.verdicts):

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
+from gradcheck_cli.records.coverage import Covered
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Report, Run, Tally
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
@@ -19,6 +20,7 @@ _EXIT_CODES = {
     5: "nothing was executed, or less than the floor",
     130: "interrupted; everything up to then is on disk",
 }
+_MOST_GAPS = 8
 # In the order in which a maintainer asks for them; what is not listed follows.
 _VERSIONS = ("torch", "transformer_engine", "cuda", "cublaslt", "cudnn", "driver", "python")
 
@@ -38,6 +40,17 @@ def headline(tally: Tally) -> str:
     if left_out in tally.outcomes:
         said.append(f"not asked: {tally.outcomes[left_out]} {left_out}")
     return " · ".join(said)
+
+
+def gaps(covered: Sequence[Covered]) -> str:
+    """The axis values of which nothing, or less than half, was executed; "" where there are none.
+
+    `hardly executed: dtype=fp32 0 of 20 · m_splits_as=list 3 of 14`
+    """
+    least = sorted((one for one in covered if 2 * one.executed < one.asked), key=lambda one: one.executed / one.asked)
+    told = [f"{one.axis}={one.value} {one.executed} of {one.asked}" for one in least[:_MOST_GAPS]]
+    more = [f"{len(least) - _MOST_GAPS} more values in report.json"] if len(least) > _MOST_GAPS else []
+    return f"hardly executed: {' · '.join([*told, *more])}" if told else ""
 
 
 def proof(verdicts: Sequence[Verdict]) -> str:
