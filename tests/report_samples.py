@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.coverage import coverage
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import ROLES, Observation
 from gradcheck_cli.records.report import Report, Run, tally
@@ -98,7 +99,15 @@ def report(verdicts: Iterable[Verdict], *, exit_code: int = 0, **run: Any) -> Re
     """A finished run with these verdicts."""
     listed = list(verdicts)
     asked = Run(**{name: getattr(RUN, name) for name in Run.__struct_fields__} | run)
-    return Report(run=asked, environment=H200, tally=tally(listed), verdicts=listed, seconds=12.5, exit_code=exit_code)
+    return Report(
+        run=asked,
+        environment=H200,
+        tally=tally(listed),
+        coverage=coverage(listed),
+        verdicts=listed,
+        seconds=12.5,
+        exit_code=exit_code,
+    )
 
 
 def seed() -> Report:

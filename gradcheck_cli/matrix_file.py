@@ -1,0 +1,157 @@
+"""What does a matrix file say? Blocks of axes and their values, each checked; what is wrong is told by its line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from gradcheck_cli import plugins
+from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.case import ALIASES, AXES, Case
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NOT = "not "
+COVER = ".cover"
+
+
+class Axis(Record, frozen=True, kw_only=True):
+    """The values that one block gives to one dimension, in the order in which they are tried."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """The product of some axes, the first named varying slowest; or, with a cover, those of its cases that it lists.
+
+    `cover` is how many values stand together in one of them whenever the constraints allow it, 0 for the product.
+    """
+
+    axes: tuple[Axis, ...]
+    cover: int = 0
+    listed: tuple[Case, ...] = ()
+
+
+class Matrix(Record, frozen=True, kw_only=True):
+    """Blocks of axes, and where they are from."""
+
+    name: str
+    description: str
+    blocks: tuple[Block, ...]
+
+
+def _not_this(value: str) -> str:
+    """`not te:module`: all apis but this one of this provider, so that every other provider keeps all of its own."""
+    provider, separator, api = value.removeprefix(NOT).partition(":")
+    if not separator:
+        raise ValueError(f"api={value}: expected `not provider:api`, such as `not te:module`")
+    plugins.axis_value("provider", provider)
+    plugins.axis_value("api", api)
+    return value
+
+
+def _case(line: str, where: str) -> Case:
+    try:
+        return Case.parse(line)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+class MatrixFile:
+    """A matrix as text: reads it, and finds the line of whatever is wrong in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: expected a TOML file in UTF-8, found: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """The file as TOML, whatever it says."""
+        try:
+            return tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            # A file that breaks off has no line to name but its last.
+            where = str(error).replace("at end of document", f"at its end, line {len(self._text.splitlines())}")
+            raise UsageError(f"{self._path} is not TOML: {where}") from None
+
+    def read(self) -> Matrix:
+        """The matrix, every value checked."""
+        document = self.document()
+        for key in document:
+            if key not in ("description", "block"):
+                raise self._wrong(f"unknown key {key!r}: expected description, or axes under [[block]]", key)
+        blocks = document.get("block")
+        if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+            raise self._wrong("expected at least one [[block]], in double brackets, with axes; found none", "block")
+        return Matrix(
+            name=self._path.stem,
+            description=str(document.get("description", "")),
+            blocks=tuple(self._block(number, block) for number, block in enumerate(blocks)),
+        )
+
+    def _block(self, number: int, block: dict[str, Any]) -> Block:
+        axes: dict[str, Axis] = {}
+        strength = block.get("cover", 0)
+        if type(strength) is not int or strength < 0 or strength == 1:
+            raise self._wrong(
+                f"cover = {strength}: expected how many values to cover together, 2 or 3", "cover", number
+            )
+        for key, value in block.items():
+            if key == "cover":
+                continue
+            name = ALIASES.get(key, key)
+            if name not in AXES:
+                raise self._wrong(f"unknown axis {key!r}: expected one of {', '.join(AXES)}", key, number)
+            if name in axes:
+                raise self._wrong(f"{name} stands twice in this block, here as {key}; keep one of them", key, number)
+            values = value if isinstance(value, list) else [value]
+            if not values:
+                raise self._wrong(f"{key} = [] leaves no case; name a value, or drop the line", key, number)
+            axes[name] = Axis(name=name, values=tuple(self._value(name, key, number, one) for one in values))
+        return Block(axes=tuple(axes.values()), cover=strength, listed=self._listed() if strength else ())
+
+    def _listed(self) -> tuple[Case, ...]:
+        """The cases of the cover that lies beside the file; none where it has yet to be written."""
+        path = self._path.with_suffix(COVER)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and line[0] != "#"]
+        return tuple(_case(line, f"{path}, line {number}") for number, line in numbered)
+
+    def _value(self, name: str, key: str, number: int, value: Any) -> Any:
+        if isinstance(value, list) and name != "m_splits":
+            raise self._wrong(f"{key}: expected a value or a list of values, found a list in it", key, number, value)
+        negated = name == "api" and str(value).startswith(NOT)
+        try:
+            checked = _not_this(str(value)) if negated else plugins.axis_value(name, value)
+        except ValueError as error:
+            bare = name == "m_splits" and isinstance(value, int)
+            hint = "; a list of splits has brackets of its own: [[64, 0, 128]]" if bare else ""
+            raise self._wrong(f"{error}{hint}", key, number, value) from None
+        return checked
+
+    def _wrong(self, why: str, key: str, block: int | None = None, value: Any = None) -> UsageError:
+        return UsageError(f"{self._path}, line {self._line(key, block, value)}: {why}")
+
+    def _line(self, key: str, block: int | None, value: Any) -> int:
+        """Line of a key, or of its value where that has a line of its own; tomllib keeps no positions."""
+        lines = self._text.splitlines()
+        headers = [at for at, line in enumerate(lines) if re.match(r"\s*\[+\s*block\b", line)]
+        start = headers[block] if block is not None and block < len(headers) else 0
+        is_key = re.compile(rf"\s*[\[\"']*\s*{re.escape(key)}\b[\"']?\s*[]=]")
+        at = next((at for at in range(start, len(lines)) if is_key.match(lines[at])), start)
+        spelled = re.compile(rf"(?<!\w){re.escape(str(value))}(?!\w)")
+        for later in range(at, len(lines)):
+            if later > at and re.match(r"""\s*(\[\[|["'\w-]+\s*=)""", lines[later]):
+                break
+            if spelled.search(lines[later].partition("#")[0]):
+                return later + 1
+        return at + 1
