@@ -79,6 +79,14 @@ CONSTRAINTS = (
         about=(("single_grouped_bias", "bias"), ("return_bias", "bias")),
     ),
     Constraint(
+        name="tail-needs-native",
+        why="the legacy path of te:api=module takes no rows past sum(m_splits); ask for path=native",
+        rejects=lambda case: (
+            case.padded_tail != "none" and case.path != "native" and (case.provider, case.api) == ("te", "module")
+        ),
+        about=(("padded_tail", "path"),),
+    ),
+    Constraint(
         name="arguments-of-the-module",
         why="te:api=op takes neither return_bias nor a list of splits, only te:api=module takes save_original_input, "
         "and a layer of plain torch takes its splits in one way",

@@ -72,7 +72,7 @@ def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
     if slot is None or not slot.contents or not slot.nonzero_expected:
         return None
     content = "sum" if other == "grad" else "prefill+sum"
-    if content not in slot.residuals:
+    if content not in slot.residuals or (other == "main_grad" and untouched(slot)):
         return None
     return other if slot.residuals[content] <= recognised(case.dtype) and not slot.nonfinite else None
 

@@ -26,7 +26,7 @@ class Row(Record, frozen=True, kw_only=True):
     since: Version
     before: Version = (9999,)
     path: tuple[str, ...] = ("auto", "legacy", "native")
-    single_grouped_weight: bool | None = None
+    packed: bool | None = None  # a single grouped weight or bias
     # Compute capabilities, both included, on which the candidate gets as far as these gates.
     architectures: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 9))
     gates: tuple[str, ...]
@@ -69,16 +69,16 @@ ROWS = (
         path=("native",), gates=("dtype", "architecture", "cublas", "original"), falls_back_to="legacy",
     ),
     Row(
-        name="module-falls-back", provider="te", api="module", since=(2, 19), single_grouped_weight=False,
+        name="module-falls-back", provider="te", api="module", since=(2, 19), packed=False,
         path=("native",), gates=("dtype", "architecture", "cublas"), falls_back_to="legacy",
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        single_grouped_weight=True, path=("native",), gates=("dtype", "architecture", "cublas"), says=SINGLE,
+        packed=True, path=("native",), gates=("dtype", "architecture", "cublas"), says=SINGLE,
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        single_grouped_weight=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas"),
+        packed=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas"),
         says=r"require use_grouped_tensor=True",
     ),
     Row(
@@ -90,8 +90,22 @@ ROWS = (
         architectures=HOPPER_TO_BLACKWELL, gates=("cublas",), says=CUBLAS,
     ),
     Row(
-        name="op-single-weight-needs-native", provider="te", api="op", since=(2, 19), single_grouped_weight=True,
+        name="op-single-weight-needs-native", provider="te", api="op", since=(2, 19), packed=True,
         gates=("dtype", "architecture", "cublas"), says=SINGLE,
+    ),
+    *(
+        Row(
+            name="native-takes-64-groups", provider="te", api=api, since=(2, 16), path=path,
+            gates=("groups",), says=r"supports (up to|at most) 64 tensors",
+        )
+        for api, path in (("module", ("native",)), ("op", ("auto",)))
+    ),
+    *(
+        Row(
+            name="legacy-takes-no-tail", provider="te", api=api, since=(2, 9),
+            gates=("tail",), says=r"split_sizes to sum exactly to",
+        )
+        for api in ("module", "op")
     ),
     Row(
         name="module-wants-splits-on-the-device", provider="te", api="module", since=(2, 19), path=("native",),
@@ -135,7 +149,8 @@ def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
     if asked_path(case, environment) not in row.path:
         return []
     first, last = row.architectures
-    if row.single_grouped_weight not in (None, case.single_grouped_weight) or not first <= here <= last:
+    packed = case.single_grouped_weight or case.single_grouped_bias
+    if row.packed not in (None, packed) or not first <= here <= last:
         return []
     shut = [gate for gate in gates(case, environment) if gate.name in row.gates]
     if not shut:

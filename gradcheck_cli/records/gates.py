@@ -8,6 +8,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.splits import TAIL
 
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
+MOST_GROUPS = 64
 HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
 
 
@@ -41,6 +42,8 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _main_grad_gate(case),
         _frozen_gate(case),
         _splits_gate(case),
+        _groups_gate(case),
+        _tail_gate(case),
         _original_gate(case, environment),
     ]
 
@@ -102,6 +105,21 @@ def _splits_gate(case: Case) -> Gate | None:
     if case.m_splits_as not in ("list", "host"):
         return None
     return Gate(name="m_splits", found=f"m_splits_as={case.m_splits_as}", unlock="m_splits_as=device")
+
+
+def _groups_gate(case: Case) -> Gate | None:
+    """Lists of weights, and all biases, go to native kernels 64 at most (`kMaxGroups`, cublaslt_grouped_gemm.cu)."""
+    if case.num_gemms <= MOST_GROUPS or (case.single_grouped_weight and not case.bias):
+        return None
+    found = f"{case.num_gemms} experts, and a native kernel that takes {MOST_GROUPS} of what they have each for itself"
+    return Gate(name="groups", found=found, unlock=f"num_gemms <= {MOST_GROUPS}, or single_grouped_weight=1 and bias=0")
+
+
+def _tail_gate(case: Case) -> Gate | None:
+    """The legacy path cuts x by m_splits, which must account for every row (`torch.split` in its forward)."""
+    if case.padded_tail == "none":
+        return None
+    return Gate(name="tail", found="rows past sum(m_splits) on the legacy path", unlock="the native path")
 
 
 def _original_gate(case: Case, environment: Environment) -> Gate | None:

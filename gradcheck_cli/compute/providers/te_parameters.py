@@ -88,12 +88,14 @@ def splits_as(how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:
 
 
 def path_taken(output: torch.Tensor) -> str:
-    """native, legacy or unknown, as the autograd node that made the output remembers it.
+    """native, legacy or unknown, as the autograd node that made the output remembers it; "" where none made it.
 
     Transformer Engine 2.17 and 2.18 keep `use_grouped_tensor_path` in the module's context, 2.19 and later
     `grouped_tensor_supported`; the op keeps `use_grouped_tensor_path` in the context of the basic op. Versions before
     2.17 have no native path on Hopper. A later one without either is unknown, which no request for a path can match.
     """
+    if output.grad_fn is None:
+        return ""
     for node in _contexts(output.grad_fn):
         for name in ("use_grouped_tensor_path", "grouped_tensor_supported"):
             taken = getattr(node, name, None)
