@@ -42,6 +42,9 @@ CASES = (
     "torch:api=loop:fuse_wgrad_accumulation=1:dtype=fp32:m_splits=empty_middle",
     "torch:api=loop:num_gemms=1:microbatches=1",
     "torch:api=loop:m_splits=1,0,0:in_features=3:out_features=5:bias=1",
+    "torch:api=loop:fuse_wgrad_accumulation=1:overwrite_main_grad=all:zero_out_wgrad=1:bias=1:padded_tail=large",
+    "torch:api=loop:fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent:delay_wgrad_compute=1:frozen_input=1",
+    "torch:api=loop:frozen_weights=all:frozen_bias=1:bias=1",
 )
 
 

@@ -43,9 +43,9 @@ def written(case: Case, failure: Failure = LOST, version: str = "2.17.1", device
 
 @pytest.mark.parametrize("version", TE)
 @pytest.mark.parametrize("role", ("fprop", "dgrad", "wgrad", "bgrad"))
-def test_every_case_of_the_full_matrix_has_a_script_that_is_python_and_short(role: str, version: str) -> None:
+def test_every_case_of_the_exhaustive_matrix_has_a_script_that_is_python_and_short(role: str, version: str) -> None:
     candidates = [plugins.candidate(name) for name in ("te", "torch")]
-    points = [one for one in matrix.enumerate_cases(matrix.load("full"), candidates, 0) if isinstance(one, Case)]
+    points = [one for one in matrix.enumerate_cases(matrix.load("exhaustive"), candidates, 0) if isinstance(one, Case)]
     cases = [case for case in points if role != "bgrad" or case.bias]
     assert len(cases) > 500
     for case in cases[:: 7 if role == "wgrad" else 23]:
@@ -96,6 +96,14 @@ def test_a_right_layer_passes_with_every_rounding_that_the_oracle_allows(tail: s
                 with pytest.raises(SystemExit) as ended:
                     exec(text, {})  # noqa: S102
                 assert not ended.value.code, (api, role, data)
+
+
+@pytest.mark.parametrize(
+    "axis", ("delay_wgrad_compute=1", "frozen_weights=all", "grad_output=offset", "padded_tail=nan")
+)
+def test_a_knob_that_no_script_follows_is_named(axis: str) -> None:
+    with pytest.raises(Unscriptable, match=f"no script follows {axis} yet"):
+        written(Case.parse(f"te:api=module:path=native:{axis}"))
 
 
 def test_what_no_few_lines_can_look_at_is_said() -> None:

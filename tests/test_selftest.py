@@ -107,7 +107,7 @@ def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) ->
     assert "1 to 3, of 1 of 4 none" in printed
 
 
-# Two cases with a place for every fault.
+# A few cases with a place for every fault.
 EVERY = """
 [[block]]
 provider = "torch"
@@ -116,6 +116,30 @@ dtype = ["fp16", "fp32"]
 bias = 1
 m_splits = "5,0,9"
 fuse_wgrad_accumulation = [0, 1]
+
+[[block]]
+provider = "torch"
+api = "loop"
+fuse_wgrad_accumulation = 1
+overwrite_main_grad = "all"
+zero_out_wgrad = 1
+delay_wgrad_compute = 1
+padded_tail = "large"
+bias = 1
+
+[[block]]
+provider = "torch"
+api = "loop"
+fuse_wgrad_accumulation = 1
+grad_added_to_main_grad = "absent"
+
+[[block]]
+provider = "torch"
+api = "loop"
+frozen_weights = "all"
+frozen_input = [0, 1]
+frozen_bias = [0, 1]
+bias = 1
 """
 
 
@@ -123,7 +147,7 @@ def test_the_command_prints_the_table_and_succeeds(tmp_path: Path) -> None:
     (tmp_path / "every.toml").write_text(EVERY, "utf-8")
     done = typed("selftest", "--matrix", str(tmp_path / "every.toml"), "--device", "cpu")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"([0-9]+) of \1 faults seen in 4 of 4 cases · 6 of 6 endings told", done.out)
+    assert re.search(r"([0-9]+) of \1 faults seen in 9 of 9 cases · 6 of 6 endings told", done.out)
     told = [line.split()[:4] for line in done.out.splitlines() if line.strip().startswith(tuple(ENDINGS))]
     assert told == [[name, one.deserves, one.deserves, "PASSED"] for name, one in ENDINGS.items() if not one.needs_cuda]
     assert "not here: poisoned_context" in done.out

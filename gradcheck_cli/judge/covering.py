@@ -12,6 +12,11 @@ _ANCHORS = ("provider", "api")
 # A failure is not looked up by these: an entry for one size or seed would miss it in the next run.
 _SIZES = ("num_gemms", "tokens_per_expert", "in_features", "out_features", "seed")
 
+# Of what a run had in common these are always named; of the other axes only what is not their default, or an entry
+# would list every knob that nobody turned.
+_TOLD = ("path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype", "bias", "microbatches", "grad_output")
+_DEFAULTS = Case(provider="p", api="a").axes()
+
 Point = dict[str, str | int]
 Box = dict[str, list[str | int]]
 
@@ -51,7 +56,8 @@ class _Run:
         """The axes, sizes apart, that have one value in all cases of the layers that are inside."""
         layers = {(point["provider"], point["api"]) for point in self._inside}
         alike = [point for point in (*self._inside, *self._outside) if (point["provider"], point["api"]) in layers]
-        return [axis for axis in AXES if axis not in _SIZES and len({point[axis] for point in alike}) == 1]
+        shared = [axis for axis in AXES if axis not in _SIZES and len({point[axis] for point in alike}) == 1]
+        return [axis for axis in shared if axis in _TOLD or self._inside[0][axis] != _DEFAULTS[axis]]
 
     def _around(self, points: Sequence[Point]) -> Box:
         return {axis: list(dict.fromkeys(point[axis] for point in points)) for axis in self._values}

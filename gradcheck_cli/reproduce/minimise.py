@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.failure import Failure, worst_failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
 from gradcheck_cli.records.verdict import Verdict
 
 # Axes whose default is the simplest they can be; in this order, since what is tried first is what the report lacks.
-SWITCHES = ("seed", "grad_output", "bias", "path", "dtype", "fuse_wgrad_accumulation", "single_grouped_weight")
+SIZED = ("m_splits", "num_gemms", "tokens_per_expert", "in_features", "out_features", "microbatches")
+# Last those that a fault is most often about: what is dropped first is what says least.
+_LAST = ("grad_output", "bias", "path", "dtype", "fuse_wgrad_accumulation", "single_grouped_weight")
+SWITCHES = ("seed", *(axis for axis in AXES[2:] if axis not in (*SIZED, *_LAST, "seed")), *_LAST)
 # Tried upwards from the smallest: a shape below what a kernel takes fails otherwise, and the next larger one is tried.
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 

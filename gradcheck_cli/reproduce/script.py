@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import presence
 from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
-from gradcheck_cli.reproduce.wanted import FAULT, LARGE, SMALL, Unscriptable, Wanted
+from gradcheck_cli.reproduce.wanted import FAULT, LARGE, SMALL, Unscriptable, Wanted, beyond
 
 PREFILL = {"integers": 3.0, "large integers": 257.0, "scaled integers": 3.0, "normal": 3.0}  # 257 is none of bf16's
 ROUNDINGS = {"bf16": 2.0**-5, "fp16": 2.0**-8, "fp32": 2.0**-8}  # of normal data, TF32 included: eight of the dtype's
@@ -25,6 +25,8 @@ def body(wanted: Wanted, recipe: Recipe) -> list[str]:
     case, failure = wanted.case, wanted.failure
     if failure.role == "case" and not failure.outcome.no_end:
         raise Unscriptable(f"{failure} is about the whole case, and not about one gradient")
+    if turned := beyond(case):
+        raise Unscriptable(f"no script follows {', '.join(turned)} yet; `gradcheck run --case` shows it")
     if wanted.looks_at_attributes and failure.diagnosis not in WRONG:
         raise Unscriptable(f"{failure}: a few lines cannot look at that")
     variables = [f'os.environ["{name}"] = "{value}"' for name, value in recipe.variables.items()]

@@ -21,6 +21,13 @@ _WIDE = {"x": -70, "w": 20, "g": 40}
 EXPONENTS = {"bf16": _WIDE, "fp16": {"x": -20, "w": 1, "g": 3}, "fp32": _WIDE}
 
 
+# The axes that the lines of a script follow; a case with another value than the default of any other gets no script.
+FOLLOWED = (
+    "provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype", "bias", "m_splits",
+    "num_gemms", "tokens_per_expert", "in_features", "out_features", "microbatches", "grad_output", "seed",
+)  # fmt: skip
+
+
 class Unscriptable(Exception):
     """No few lines can show this failure; the text says why."""
 
@@ -83,3 +90,10 @@ def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
     absent = failure.diagnosis == ("untouched" if fused else "none")
     missing = failure.outcome is Outcome.MISSING and failure.role in ("dgrad", "wgrad", "bgrad") and absent
     return ("presence", *KINDS) if missing else KINDS
+
+
+def beyond(case: Case) -> list[str]:
+    """What of a case no script follows yet: `delay_wgrad_compute=1`, and the layouts of grad_output."""
+    axes, default = case.axes(), Case(provider="p", api="a").axes()
+    said = [f"{name}={value}" for name, value in axes.items() if name not in FOLLOWED and value != default[name]]
+    return [*said, *([f"grad_output={case.grad_output}"] if case.grad_output not in ("random", "expanded") else [])]

@@ -86,8 +86,9 @@ class _Until218(_Module):
         }
         self._make((num_gemms, in_features, out_features), params_dtype, device, options)
 
-    def forward(self, inp: torch.Tensor, m_splits: Any) -> torch.Tensor:
+    def forward(self, inp: torch.Tensor, m_splits: Any, *, is_first_microbatch: bool | None = None) -> torch.Tensor:
         """Splits as a list; from 2.17 on also as a tensor."""
+        assert is_first_microbatch is None, "the stand-in knows no other microbatch"
         if isinstance(m_splits, torch.Tensor):
             if gates.VERSION < (2, 17):
                 raise TypeError("split() received a Tensor where a list of ints is needed")
@@ -132,8 +133,9 @@ class _Since219(_Module):
         }
         self._make((num_gemms, in_features, out_features), params_dtype, device, options)
 
-    def forward(self, inp: torch.Tensor, m_splits: Any) -> torch.Tensor:
+    def forward(self, inp: torch.Tensor, m_splits: Any, *, is_first_microbatch: bool | None = None) -> torch.Tensor:
         """Splits as a list or a tensor; on the native path only as a tensor of the device."""
+        assert is_first_microbatch is None, "the stand-in knows no other microbatch"
         if self.single_grouped_weight and not self.use_grouped_tensor:
             raise RuntimeError("single_grouped_weight and single_grouped_bias require use_grouped_tensor=True")
         native = gates.module_goes_native(asked=self.use_grouped_tensor, dtype=inp.dtype)
