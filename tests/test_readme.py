@@ -12,7 +12,7 @@ import pytest
 
 from gradcheck_cli import plugins
 from gradcheck_cli.records.candidate import Candidate
-from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.verdict import Outcome
 
 ROOT = Path(__file__).parent.parent
@@ -39,9 +39,24 @@ def test_the_outcomes_are_all_there_in_their_order_with_their_colour() -> None:
 
 
 def test_the_providers_are_all_there_with_their_apis() -> None:
-    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \|", README, flags=re.MULTILINE))
+    head = README.partition("## Two commands")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \|", head, flags=re.MULTILINE))
     known = {name: ", ".join(f"`{api}`" for api in found.apis) for name, found in plugins.BUILT_IN.items()}
     assert told == known
+
+
+def test_the_axes_are_all_there_with_their_values_the_default_first() -> None:
+    told = README.partition("## The axes")[2].partition("## Outcomes")[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]*) \|", told, flags=re.MULTILINE)
+    values = {name: re.findall(r"`(\w+)`", said) for names, said in rows for name in re.findall(r"`(\w+)`", names)}
+    assert set(values) == {*AXES} - {"provider", "api"}
+    default = Case(provider="torch", api="loop").axes()
+    assert {name: said[0] for name, said in values.items() if said} == {
+        name: str(default[name]) for name, said in values.items() if said
+    }
+    for name, said in values.items():
+        taken = [str(Case.of({**default, name: value, "bias": 1}).axes()[name]) for value in said]
+        assert name == "bias" or taken == said
 
 
 def test_the_commands_are_all_there() -> None:
