@@ -442,7 +442,8 @@ def test_one_misplaced_wgrad_does_not_excuse_another_that_is_missing() -> None:
             return slot
         if slot.buffer == "grad":
             return altered(slot, present=False, contents={}, residuals={})
-        return altered(slot, residuals={"prefill+sum": 0.0}) if slot.expert == 3 else slot
+        held = {"prefill": deviation("exact", differing=9), "prefill+sum": deviation("exact")}
+        return altered(slot, contents=held, residuals={"prefill+sum": 0.0}) if slot.expert == 3 else slot
 
     found = verdict(UNFUSED, observation(UNFUSED, alter)).findings
     assert [(f.outcome, f.experts) for f in found] == [(Outcome.MISSING, [4]), (Outcome.MISPLACED, [3])]

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli.records.case import Case
@@ -267,6 +267,7 @@ WORDS = st.lists(st.sampled_from(("error", "at", "rank 3", "bf16", "wgrad", "sm_
 
 
 @settings(max_examples=500, deadline=None)
+@example([], [(r"\x0a", r"\x00"), ("\x1b[31m", "\x1b[0m")], "gpu-node-17", [])
 @given(WORDS, st.lists(st.sampled_from(AROUND), max_size=3), st.sampled_from(sorted(SECRETS.values())), WORDS)
 def test_no_secret_is_left_whatever_stands_around_it(
     before: list[str], around: list[tuple[str, str]], secret: str, after: list[str]

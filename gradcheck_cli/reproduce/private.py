@@ -99,7 +99,7 @@ def cleared(text: str, names: Names) -> str:
     private, mine = [*secrets.OF_A_TEXT, *_homes(names), *places.HOMES], _of(names)
     text = replaced(text, secrets.BLOCKS, (WRITTEN,))
     # A log repeats itself.
-    once = functools.cache(lambda part: replaced(_of_a_form(part, private), mine))
+    once = functools.cache(lambda part: replaced(_of_a_form(part, private, mine), mine))
     return "".join(once(part) for part in _parts(text))
 
 
@@ -109,10 +109,11 @@ def without_marks(text: str, names: Names) -> str:
     return "".join(_of_a_form(part, private) for part in _parts(replaced(text, secrets.BLOCKS, (WRITTEN,))))
 
 
-def _of_a_form(text: str, rules: list[Rule]) -> str:
+def _of_a_form(text: str, rules: list[Rule], names: list[Rule] | None = None) -> str:
     # A quoted value ends where its quotes do, before any escape in it is read; a place begins where an escape ends.
-    text = replaced(text, rules, WRITTEN_FIRST)
-    return replaced(replaced(text, places.RULES), places.WINDOWS, (WRITTEN,))
+    text = replaced(replaced(text, rules, WRITTEN_FIRST), places.RULES)
+    # As it is written an escape may look like a folder of Windows: with it would go what sets a name apart.
+    return replaced(replaced(text, names or []), places.WINDOWS, (WRITTEN,))
 
 
 def _parts(text: str) -> Iterator[str]:
