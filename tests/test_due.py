@@ -164,3 +164,19 @@ def test_whatever_is_turned_a_right_layer_is_never_called_wrong(axes: dict[str, 
     if matrix.excluded(case) is None:
         found = verdict(str(case))
         assert not [f for f in found.findings if f.outcome not in (Outcome.UNTESTED, Outcome.VACUOUS)], found.findings
+
+
+def test_a_written_value_that_happens_to_be_the_prefill_is_not_missing() -> None:
+    knobs = "fuse_wgrad=1:overwrite_main_grad=some:zero_out_wgrad=1:is_first_microbatch=first:delay_wgrad_compute=1"
+    data = (
+        "bias=1:single_grouped_bias=1:m_splits=1,2,2,2,7:padded_tail=zero:in_features=1:out_features=1:microbatches=1"
+    )
+    layout = "grad_output=offset:input_layout=transposed:seed=235"
+    assert verdict(str(Case.parse(f"torch:api=loop:{knobs}:{data}:{layout}"))).outcome is Outcome.PASSED
+
+
+def test_the_only_expert_of_a_packed_bias_is_no_row_of_another_shape() -> None:
+    found = judged("torch:api=loop:bias=1:single_grouped_bias=1:m_splits=33:in_features=16:out_features=24")
+    assert found.outcome is Outcome.PASSED
+    assert found.mutants is not None
+    assert found.mutants.survived == []

@@ -22,7 +22,7 @@ def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
     where = NAMES[wanted.buffer]
     if not own.present:
         found = f"{where} is None"
-    elif wanted.buffer == "main_grad" and own.nonzero_expected and untouched(own):
+    elif wanted.buffer == "main_grad" and own.nonzero_expected and untouched(own) and not rightly(wanted, own):
         found = "main_grad still holds its prefill, bit for bit"
     else:
         return None
@@ -55,6 +55,12 @@ def nothing(case: Case, seen: Buffers) -> Judgement:
         return Judgement(outcome=Outcome.PASSED, why="")
     why = f"expected no gradient, since it is frozen; found {' and '.join(found)} written"
     return Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="frozen")
+
+
+def rightly(wanted: Expected, main_grad: SlotSeen) -> bool:
+    """Whether what was to be overwritten happens to be what was to be written, as one integer may be."""
+    held = main_grad.contents.get(wanted.content)
+    return wanted.content == "written" and held is not None and held.differing == 0
 
 
 def untouched(main_grad: SlotSeen) -> bool:

@@ -193,8 +193,8 @@ def other_dtype(right: Delivered) -> Delivered:
 
 
 def other_shape(right: Delivered) -> Delivered:
-    """The same elements in a row."""
-    return right if right.own is None else right.with_own(right.own.reshape(1, -1))
+    """The same elements in a row, with a dimension more than any parameter has."""
+    return right if right.own is None else right.with_own(right.own.reshape(1, 1, 1, -1))
 
 
 DELIVERIES: dict[str, Deliver] = {
