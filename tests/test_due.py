@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process import verdict
 from test_mutants import judged, phases
 
-from gradcheck_cli import matrix
+from gradcheck_cli import matrix, pipeline
+from gradcheck_cli.compute.contents import contents
+from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected, in_words
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import Due, due
+from gradcheck_cli.records.observation import Fill
 from gradcheck_cli.records.verdict import Outcome
 
 SMALL = "bias=1:m_splits=5,0,9,3:in_features=16:out_features=24"
@@ -74,6 +80,32 @@ def test_a_right_layer_passes_and_every_fault_of_the_clause_is_seen(text: str, f
     assert found.mutants.survived == []
     assert found.mutants.killed > 50
     assert faults <= {phase.mutant for phase in phases(text)}
+
+
+# Fill, place -> what 2.17.1 and 2.20.2 held there on an H200, legacy path, in units of the fill: its product rounded to
+# bf16 before the buffer was added, and then once more. One rounding alone gives 520 and 0.00362.
+ROUNDED_TWICE: dict[Fill, tuple[tuple[int, int], float]] = {"range": ((13, 61), 524.0), "normal": ((1, 8), 0.0)}
+
+
+@pytest.mark.parametrize(("fill", "seen"), ROUNDED_TWICE.items(), ids=ROUNDED_TWICE)
+def test_a_bf16_main_grad_may_be_rounded_before_and_after_it_is_added_to(
+    fill: Fill, seen: tuple[tuple[int, int], float]
+) -> None:
+    case = Case.parse("te:api=module:path=legacy:fuse_wgrad=1:main_grad_dtype=bf16:m_splits=empty_middle")
+    at, found = seen
+    reference, rounding = prepare(case, fill, torch.device("cpu")), pipeline.job(case).rounding["wgrad"]
+    held = contents(case, reference, rounding, "wgrad", "main_grad", 0)["prefill+sum"]
+    value = float(held.value[0][at]) * 2.0 ** -reference.exponents["wgrad"]
+    if fill == "range":
+        assert held.otherwise is not None
+        assert (value, float(held.otherwise[0][at]) * 2.0 ** -reference.exponents["wgrad"]) == (520.0, found)
+        return
+    assert held.fixed is not None
+    assert held.free is not None
+    assert abs(value - found) <= float(held.fixed[0][at] + rounding.lambda_ * held.free[0][at])
+    once = replace(held, fixed=held.fixed - rounding.buffer * reference.roles[0]["wgrad"].value.abs())
+    assert once.fixed is not None
+    assert abs(value - found) > float(once.fixed[0][at] + rounding.lambda_ * held.free[0][at])
 
 
 def test_frozen_parts_have_slots_that_must_stay_empty() -> None:
