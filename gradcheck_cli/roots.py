@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 
 
 def without_roots(text: str) -> str:
@@ -11,8 +12,14 @@ def without_roots(text: str) -> str:
 
     `File "/home/me/site-packages/torch/nn.py"` becomes `File "torch/nn.py"`: as useful, and fit to be published.
     """
-    roots = {os.path.join(entry, "") for entry in sys.path if len(entry) > 1 and os.path.isabs(entry)}  # noqa: PTH117, PTH118
-    for root in sorted(roots, key=len, reverse=True):
+    for root in _roots(tuple(sys.path)):
         text = text.replace(root, "")
     # A lone surrogate, from a file name for instance, cannot be written to any file.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@lru_cache(maxsize=4)
+def _roots(entries: tuple[str, ...]) -> list[str]:
+    """The folders among them, the longest first."""
+    roots = {os.path.join(entry, "") for entry in entries if len(entry) > 1 and os.path.isabs(entry)}  # noqa: PTH117, PTH118
+    return sorted(roots, key=len, reverse=True)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gradcheck_cli import pipeline
 from gradcheck_cli.compute.contents import Content, accumulated, contents, growth
-from gradcheck_cli.compute.measure import delivered, deviation_per_expert, measure
+from gradcheck_cli.compute.measure import Explain, delivered, deviation_per_expert, measure, shown_per_expert
 from gradcheck_cli.compute.observe import Found, Held
 from gradcheck_cli.compute.reference import Exact, prepare
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import INFINITE, Buffer, Deviation, Role
+from gradcheck_cli.records.observation import INFINITE, Buffer, Deviation, Role, SlotSeen
 from gradcheck_cli.records.rounding import Rounding
 
 CPU = torch.device("cpu")
@@ -164,9 +164,17 @@ def test_exact_data_is_measured_without_a_bound() -> None:
     assert (one.compared, one.differing, one.ratio, one.smallest_lambda) == (4, 0, None, None)
 
 
+def measured(
+    found: Found, right: dict[str, Content], rows: list[int], explain: Explain | None = None
+) -> list[SlotSeen]:
+    """What was found against all it may hold, of which the first is due."""
+    shown = shown_per_expert(next(iter(right.values())), rows)
+    return measure(found, right, rows, 4.0, bounded=False, shown=shown, explain=explain)
+
+
 def test_an_expert_whose_tensor_is_not_there_is_not_measured() -> None:
     right = {"sum": Content(torch.ones(2, 1, 2).double())}
-    seen = measure(held(torch.ones(1, 2), None), right, [1, 1], 4.0, bounded=False)
+    seen = measured(held(torch.ones(1, 2), None), right, [1, 1])
     assert [(one.present, bool(one.contents), one.nonzero_expected) for one in seen] == [
         (True, True, 2),
         (False, False, 0),
@@ -176,26 +184,26 @@ def test_an_expert_whose_tensor_is_not_there_is_not_measured() -> None:
 def test_what_is_not_finite_is_counted_in_the_expert_that_holds_it() -> None:
     right = {"sum": Content(torch.ones(2, 1, 2).double())}
     tensors = torch.ones(1, 2), torch.tensor([[float("nan"), float("inf")]])
-    assert [one.nonfinite for one in measure(held(*tensors), right, [1, 1], 4.0, bounded=False)] == [0, 2]
+    assert [one.nonfinite for one in measured(held(*tensors), right, [1, 1])] == [0, 2]
 
 
 def test_a_residual_is_a_distance_relative_to_what_is_expected() -> None:
     right = {"sum": Content(torch.full((1, 1, 4), 2.0).double())}
-    (one,) = measure(held(torch.full((1, 4), 3.0)), right, [1], 4.0, bounded=False)
+    (one,) = measured(held(torch.full((1, 4), 3.0)), right, [1])
     assert one.residuals == {"sum": 0.5}
 
 
 def test_a_wrong_content_is_looked_for_where_nothing_right_is_held() -> None:
     right = {"sum": Content(torch.ones(2, 1, 2).double())}
     found = held(torch.ones(1, 2), torch.zeros(1, 2))
-    explained = measure(found, right, [1, 1], 4.0, bounded=False, explain=lambda expert, raw: {"zero": float(expert)})
+    explained = measured(found, right, [1, 1], explain=lambda expert, raw: {"zero": float(expert)})
     assert [one.residuals for one in explained] == [{"sum": 0.0}, {"sum": 1.0, "zero": 1.0}]
 
 
 def test_an_element_may_be_rounded_in_another_order() -> None:
     right = {"value": Content(torch.tensor([[1.0, 2.0]]).double(), otherwise=torch.tensor([[4.0, 2.0]]).double())}
     for found, differing in (([1.0, 2.0], 0), ([4.0, 2.0], 0), ([2.0, 2.0], 1), ([4.0, 4.0], 1)):
-        (one,) = measure(held(torch.tensor([found])), right, [1], 4.0, bounded=False)
+        (one,) = measured(held(torch.tensor([found])), right, [1])
         assert one.contents["value"].differing == differing
 
 
@@ -232,7 +240,7 @@ def test_what_shows_in_a_main_grad_is_counted_expert_by_expert() -> None:
     before, step = torch.ones(2, 2).double(), torch.tensor([[1.0, 1e-12], [1e-12, 0.0]]).double()
     may_hold = {"prefill+sum": Content(before + step, base=before), "prefill": Content(before)}
     held = [Held(tensor=row[None].float(), present=True) for row in before + step]
-    seen = measure(Found("wgrad", "main_grad", held), may_hold, [1, 1], 5.0, bounded=False)
+    seen = measured(Found("wgrad", "main_grad", held), may_hold, [1, 1])
     assert [one.nonzero_expected for one in seen] == [1, 0]
 
 

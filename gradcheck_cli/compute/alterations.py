@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
-from gradcheck_cli.compute.faults.scene import Scene, asleep, busiest
+from gradcheck_cli.compute.faults.scene import asleep, busiest
 from gradcheck_cli.compute.faults.values import VALUES
-from gradcheck_cli.compute.observe import Found, Held
+from gradcheck_cli.compute.observe import Held
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.reference import Reference
+from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import Mutant
 from gradcheck_cli.records.due import due, dummy_of, overwriting
-from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.observation import Buffer, Role
+from gradcheck_cli.records.observation import Buffer
 
 
 class Altered(NamedTuple):
@@ -28,65 +25,6 @@ class Altered(NamedTuple):
     mutant: Mutant
     expert: int
     held: Held
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One role after one phase: what was found of it, by buffer, and what it is right to find."""
-
-    job: Job
-    reference: Reference
-    role: Role
-    microbatch: int
-    found: dict[Buffer, Found]
-
-    @property
-    def due(self) -> Buffer:
-        """The buffer in which the case wants it."""
-        if self.role == "wgrad":
-            return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
-        return next(iter(self.found))
-
-    @property
-    def sizes(self) -> list[int]:
-        """Rows of each expert in the flattened tensors."""
-        case = self.job.case
-        rows = {"wgrad": case.out_features, "bgrad": 1}.get(self.role)
-        return list(case.splits(self.microbatch)) if rows is None else [rows] * case.num_gemms
-
-    @cached_property
-    def steps(self) -> list[list[torch.Tensor]]:
-        """The right contributions of each microbatch so far, expert by expert."""
-        return [self._parts(k) for k in range(self.microbatch + 1)]
-
-    @cached_property
-    def scene(self) -> Scene:
-        """What the value faults look at."""
-        inputs, k = self.reference.inputs, self.microbatch
-        return Scene(
-            case=self.job.case,
-            role=self.role,
-            microbatch=k,
-            x=inputs.x[k],
-            weight=inputs.weight,
-            grad_output=inputs.grad_output[k],
-            bias=inputs.bias,
-            parts=self.steps[-1],
-            earlier=self.steps[:-1],
-            stored=[held.tensor for held in self.found[self.due].experts],
-        )
-
-    @cached_property
-    def orders(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What is right where it is due, and what is as right in another order of roundings; rows of all experts."""
-        rounding = self.job.rounding[self.role]
-        right = contents(self.job.case, self.reference, rounding, self.role, self.due, self.microbatch)
-        first = next(iter(right.values())).part(slice(None))
-        return first.value, first.otherwise
-
-    def _parts(self, k: int) -> list[torch.Tensor]:
-        value = self.reference.roles[k][self.role].value
-        return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
 
 
 def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered]]:
@@ -189,9 +127,8 @@ def alike(held: Held, before: Held) -> bool:
 
 def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:
     """Whether each element is right after all, since another order of roundings leads to it: that is no fault."""
-    value, otherwise = stage.orders
-    if otherwise is None or tensor is None:
+    right = next(iter(stage.right(stage.due).values()))
+    if right.otherwise is None or tensor is None:
         return False
-    start = sum(stage.sizes[:expert])
-    rows, found = slice(start, start + stage.sizes[expert]), tensor.double().reshape(-1, tensor.shape[-1])
-    return bool(((found == value[rows]) | (found == otherwise[rows])).all())
+    own, found = right.part(stage.rows(expert)), tensor.double().reshape(-1, tensor.shape[-1])
+    return bool(((found == own.value) | (found == own.otherwise)).all())

@@ -7,7 +7,6 @@ import time
 import warnings
 
 from gradcheck_cli.compute.attached import layout
-from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.hypotheses import Hypotheses
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
@@ -16,11 +15,22 @@ from gradcheck_cli.compute.observe import Found, observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
+from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial, warned, words
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.observation import DATA, FILLS, ROLES, ChannelSeen, Fill, Observation, PhaseSeen, SlotSeen
+from gradcheck_cli.records.observation import (
+    DATA,
+    FILLS,
+    ROLES,
+    Buffer,
+    ChannelSeen,
+    Fill,
+    Observation,
+    PhaseSeen,
+    SlotSeen,
+)
 
 LARGEST = 2**63
 
@@ -92,10 +102,11 @@ class Engine:
                 unsaid: dict[str, str | int] = {} if case.path == "auto" else {"path": "unknown"}
                 with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):
                     note(effective, {**unsaid, **layer.effective(), **layout(layer)})
-                slots = [slot for one in found for slot in measured(job, one, reference, k, fill)]
+                stages = staged(job, reference, k, found)
+                slots = [slot for stage in stages for buffer in stage.found for slot in measured(stage, buffer)]
                 phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots, disturbed=disturbed))
                 if k == case.microbatches - 1:
-                    phases += mutated(job, found, reference, k, phase)
+                    phases += [one for stage in stages for one in mutated(stage, phase)]
                 if phase == "forward":  # what was measured has left other things behind, many of them zero
                     poisoned = poison(POISON[fill], case, self.device) and poisoned
         return ChannelSeen(
@@ -126,16 +137,27 @@ def plain(value: object) -> str | int:
     return int(value) if isinstance(value, int) and abs(value) < LARGEST else words(value)
 
 
-def measured(job: Job, found: Found, reference: Reference, k: int, fill: Fill) -> list[SlotSeen]:
+def staged(job: Job, reference: Reference, k: int, found: list[Found]) -> list[Stage]:
+    """What was found after one phase, role by role."""
+    roles = dict.fromkeys(one.role for one in found)
+    return [Stage(job, reference, role, k, {one.buffer: one for one in found if one.role == role}) for role in roles]
+
+
+def measured(stage: Stage, buffer: Buffer) -> list[SlotSeen]:
     """One role in one buffer, measured against all it may hold."""
-    case, rounding = job.case, job.rounding[found.role]
-    rows = {"wgrad": [case.out_features] * case.num_gemms, "bgrad": [1] * case.num_gemms}
-    sizes = rows.get(found.role, list(case.splits(k)))
-    expected = contents(case, reference, rounding, found.role, found.buffer, k, found.before)
+    found, reference, rounding = stage.found[buffer], stage.reference, stage.job.rounding[stage.role]
     # On exact data nothing rounds, and on random data these roundings are below what is told apart.
-    rounded = fill == "range" and (found.buffer != "main_grad" or rounding.rounds_before_adding)
-    explain = Hypotheses(case, reference, found.role, found.buffer, k, rounded) if found.before is None else None
-    return measure(found, expected, sizes, rounding.lambda_, bounded=fill == "normal", explain=explain)
+    rounded = reference.fill == "range" and (buffer != "main_grad" or rounding.rounds_before_adding)
+    wrong = Hypotheses(stage.job.case, reference, stage.role, buffer, stage.microbatch, rounded)
+    return measure(
+        found,
+        stage.right(buffer),
+        stage.sizes,
+        rounding.lambda_,
+        bounded=reference.fill == "normal",
+        shown=stage.shown(buffer),
+        explain=wrong if found.before is None else None,
+    )
 
 
 def imported(target: str) -> Builder:

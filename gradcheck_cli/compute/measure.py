@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,58 +25,59 @@ DIFFERING, ERROR, RATIO, AFTER, LAMBDA, COLUMN, EXPECTED, FOUND = range(8)
 Explain = Callable[[int, torch.Tensor], dict[str, float]]
 
 
-def measure(
+class Shown(NamedTuple):
+    """What there is to be seen of one expert's right gradient."""
+
+    nonzero: int  # elements that are not zero
+    uniform: bool  # there are at least two elements, and all of them are equal
+
+
+def measure(  # noqa: PLR0913  what was found, and all that it is compared with
     found: Found,
     contents: dict[str, Content],
     rows: list[int],
     lambda_: float,
     *,
     bounded: bool,
+    shown: Sequence[Shown],
     explain: Explain | None = None,
+    distances: bool = True,
 ) -> list[SlotSeen]:
     """One SlotSeen per expert; `rows[i]` is the number of rows of expert i in the flattened tensors.
 
-    Distances to right contents are always taken, those to wrong ones (`explain`) only where nothing right is held.
+    Distances to right contents are taken unless nobody asks for them, those to wrong ones (`explain`) only where
+    nothing right is held.
     """
     tensors = [held.tensor for held in found.experts]
     seen = [_unmeasured(found, i) for i in range(len(tensors))]
     if all(tensor is None for tensor in tensors):
         return seen
-    # Experts without their tensor hold zeros in the joined one; their numbers are not looked at.
-    width = next(iter(contents.values())).value.shape[-1]
-    like = next(tensor for tensor in tensors if tensor is not None)
-    parts = [
-        (like.new_zeros(size, width) if t is None else t).reshape(-1, width)
-        for t, size in zip(tensors, rows, strict=True)
-    ]
+    parts = _parts(tensors, rows, next(iter(contents.values())).value.shape[-1])
     joined = torch.cat(parts).double()
     deviations = {
         name: deviation_per_expert(joined, content, rows, lambda_, bounded=bounded)
         for name, content in contents.items()
     }
-    residuals = residual_per_expert(joined, contents, rows)
-    facts = facts_per_expert(joined, delivered(next(iter(contents.values()))).reshape(joined.shape), rows)
-    measured = []
+    residuals = residual_per_expert(joined, contents, rows) if distances else {}
+    nonfinite = by_expert((~joined.isfinite()).sum(1, dtype=torch.float64)[None], rows)
     for i, bare in enumerate(seen):
-        held = {name: per_expert[i] for name, per_expert in deviations.items()}
-        distances = {name: per_expert[i] for name, per_expert in residuals.items()}
         if tensors[i] is None:
-            measured.append(bare)
             continue
+        held = {name: per_expert[i] for name, per_expert in deviations.items()}
+        away = {name: per_expert[i] for name, per_expert in residuals.items()}
         if explain and not any(holds(one, lambda_) for one in held.values()):
-            distances |= explain(i, parts[i])
-        measured.append(msgspec.structs.replace(bare, **facts[i], contents=held, residuals=distances))
-    return measured
+            away |= explain(i, parts[i])
+        facts = {"nonfinite": int(nonfinite[i].sum()), "nonzero_expected": shown[i].nonzero}
+        seen[i] = msgspec.structs.replace(bare, **facts, uniform=shown[i].uniform, contents=held, residuals=away)
+    return seen
 
 
-def facts_per_expert(found: torch.Tensor, added: torch.Tensor, rows: list[int]) -> list[dict[str, int | bool]]:
-    """How much of what was found is not finite, and what there was to see: how much that is not zero or not alike."""
-    counted = torch.stack([(~found.isfinite()).double().sum(1), (added != 0).double().sum(1)])
-    counts = [part.sum(axis=1).tolist() for part in by_expert(counted, rows)]
-    same = uniform_per_expert(added, rows)
+def _parts(tensors: list[torch.Tensor | None], rows: list[int], width: int) -> list[torch.Tensor]:
+    """Each expert's rows, zeros where it has no tensor: its numbers are not looked at."""
+    like = next(tensor for tensor in tensors if tensor is not None)
     return [
-        {"nonfinite": int(count[0]), "nonzero_expected": int(count[1]), "uniform": alike}
-        for count, alike in zip(counts, same, strict=True)
+        (like.new_zeros(size, width) if tensor is None else tensor).reshape(-1, width)
+        for tensor, size in zip(tensors, rows, strict=True)
     ]
 
 
@@ -92,14 +95,20 @@ def delivered(content: Content) -> torch.Tensor:
     return content.value.float().double() - content.base.float().double()
 
 
-def uniform_per_expert(added: torch.Tensor, rows: list[int]) -> list[bool]:
-    """Whether at least two elements are expected of an expert, and all of them are equal."""
-    if added.shape[1] == 0:
-        return [False] * len(rows)
-    parts = by_expert(torch.stack([added.amin(1), added.amax(1)]), rows)
+def shown_per_expert(content: Content, rows: list[int]) -> list[Shown]:
+    """How much of a right gradient is not zero, and whether there is more than one number in it."""
+    added = delivered(content)
+    added = added.reshape(-1, added.shape[-1])
+    if not added.shape[1]:
+        return [Shown(0, uniform=False)] * len(rows)
+    table = torch.stack([(added != 0).sum(1, dtype=torch.float64), added.amin(1), added.amax(1)])
     return [
-        part.shape[1] * added.shape[1] > 1 and bool(part[0].min(initial=INFINITE) == part[1].max(initial=-INFINITE))
-        for part in parts
+        Shown(
+            int(nonzero.sum()),
+            uniform=len(nonzero) * added.shape[1] > 1
+            and bool(least.min(initial=INFINITE) == most.max(initial=-INFINITE)),
+        )
+        for nonzero, least, most in by_expert(table, rows)
     ]
 
 
@@ -142,19 +151,18 @@ def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> t
     value = nearest(found, content)
     if found.shape[1] == 0:
         return found.new_zeros(8, found.shape[0])
-    error = torch.where(found.isfinite(), (found - value).abs(), INFINITE)
+    error = (found - value).abs().nan_to_num(nan=INFINITE, posinf=INFINITE)
     ratios = [] if lambda_ is None else _ratios(error, content, lambda_)
     column = (ratios[0] if ratios else error).argmax(dim=1, keepdim=True)
     none = error.new_zeros(len(error))
-    clipped = torch.where(found.isfinite(), found, INFINITE)
     return torch.stack(
         [
-            (found != value).double().sum(1),
+            (found != value).sum(1, dtype=torch.float64),
             error.amax(1),
             *([ratio.amax(1) for ratio in ratios] or [none] * 3),
             column[:, 0].double(),
             value.gather(1, column)[:, 0],
-            clipped.gather(1, column)[:, 0],
+            found.gather(1, column)[:, 0].nan_to_num(nan=INFINITE, posinf=INFINITE, neginf=INFINITE),
         ]
     )
 
@@ -179,7 +187,7 @@ def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch
 
 def residual_per_expert(found: torch.Tensor, contents: dict[str, Content], rows: list[int]) -> dict[str, list[float]]:
     """|found - content| / |expected| in the Frobenius norm over each expert's finite elements."""
-    finite = torch.where(found.isfinite(), found, 0.0)
+    finite = found.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     values = [content.value.reshape(found.shape) for content in contents.values()]
     squares = [(finite - value).square().sum(1) for value in values] + [values[0].square().sum(1)]
     parts = [np.sqrt(part.sum(axis=1)).tolist() for part in by_expert(torch.stack(squares), rows)]
@@ -193,14 +201,13 @@ def relative(distance: float, expected: float) -> float:
 
 def _quotient(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """part / whole; 0 / 0 is 0, and anything else over 0 is INFINITE."""
-    whole_or_one = torch.where(whole > 0, whole, 1.0)
-    over_zero = torch.where(part > 0, INFINITE, 0.0)
-    return torch.where(whole > 0, part / whole_or_one, over_zero).clamp(max=INFINITE)
+    return (part / whole).nan_to_num(nan=0.0, posinf=INFINITE).clamp(max=INFINITE)
 
 
 def by_expert(table: torch.Tensor, rows: list[int]) -> list[Table]:
     """(figures, R) in one transfer, cut into each expert's rows; small, and numpy needs no threads for it."""
-    return np.split(table.cpu().numpy(), np.cumsum(rows)[:-1], axis=1)
+    whole = table.cpu().numpy()
+    return [whole[:, end - size : end] for size, end in zip(rows, accumulate(rows), strict=True)]
 
 
 def _unmeasured(found: Found, expert: int) -> SlotSeen:

@@ -8,55 +8,49 @@ from dataclasses import fields
 import msgspec
 import torch
 
-from gradcheck_cli.compute.alterations import Altered, Stage, alterations
-from gradcheck_cli.compute.contents import Content, contents
+from gradcheck_cli.compute.alterations import Altered, alterations
+from gradcheck_cli.compute.contents import Content
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.observe import Found
-from gradcheck_cli.compute.reference import Reference
+from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import MUTANTS
-from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, SlotSeen
 
 AT_ONCE = 1 << 24  # elements measured in one call; a few dozen fp64 tensors of that size are alive meanwhile
 
 
-def mutated(job: Job, found: list[Found], reference: Reference, microbatch: int, phase: Phase) -> list[PhaseSeen]:
+def mutated(stage: Stage, phase: Phase) -> list[PhaseSeen]:
     """What was found after a phase as each mutant would have left it; of those that would have left it so, nothing."""
-    phases: list[PhaseSeen] = []
-    wanted = [MUTANTS[name] for name in job.mutants]
-    for role in dict.fromkeys(one.role for one in found):
-        stage = Stage(job, reference, role, microbatch, {one.buffer: one for one in found if one.role == role})
-        held_back = any(one.before is not None for one in stage.found.values())
-        own = [
-            one
-            for one in wanted
-            if (one.role, one.fault.kind == "early") == (role, held_back) and reference.fill in one.fault.fills
-        ]
-        slots: dict[str, list[SlotSeen]] = {one.name: [] for one in own if one.fault.kind == "unseen"}
-        for buffer, altered in alterations(stage, own).items():
-            for one, slot in zip(altered, measured(stage, buffer, altered), strict=True):
-                slots.setdefault(one.mutant.name, []).append(slot)
-        phases += [PhaseSeen(mutant=name, microbatch=microbatch, phase=phase, slots=s) for name, s in slots.items()]
-    return phases
+    held_back = any(one.before is not None for one in stage.found.values())
+    own = [
+        one
+        for one in (MUTANTS[name] for name in stage.job.mutants)
+        if (one.role, one.fault.kind == "early") == (stage.role, held_back) and stage.reference.fill in one.fault.fills
+    ]
+    slots: dict[str, list[SlotSeen]] = {one.name: [] for one in own if one.fault.kind == "unseen"}
+    for buffer, altered in alterations(stage, own).items():
+        for one, slot in zip(altered, measured(stage, buffer, altered), strict=True):
+            slots.setdefault(one.mutant.name, []).append(slot)
+    return [PhaseSeen(mutant=name, microbatch=stage.microbatch, phase=phase, slots=s) for name, s in slots.items()]
 
 
 def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[SlotSeen]:
     """Each altered part as a slot of its own expert, measured like what was found."""
-    job, reference, role = stage.job, stage.reference, stage.role
-    rounding, sizes = job.rounding[role], stage.sizes
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    right = contents(job.case, reference, rounding, role, buffer, stage.microbatch, stage.found[buffer].before)
+    right, shown = stage.right(buffer), stage.shown(buffer)
     width = next(iter(right.values())).value.shape[-1]
-    bounded = reference.fill == "normal"
-    for some in chunks(altered, [sizes[one.expert] * width for one in altered]):
-        slices = [slice(starts[one.expert], starts[one.expert] + sizes[one.expert]) for one in some]
-        own = {name: joined(content.part(rows) for rows in slices) for name, content in right.items()}
-        found = Found(role, buffer, [one.held for one in some])  # compared with `own`, whatever was there before
-        rows = [sizes[one.expert] for one in some]
-        for one, slot in zip(some, measure(found, own, rows, rounding.lambda_, bounded=bounded), strict=True):
+    for some in chunks(altered, [stage.sizes[one.expert] * width for one in altered]):
+        measures = measure(
+            Found(stage.role, buffer, [one.held for one in some]),  # compared with these contents, whatever was before
+            {name: joined(content.part(stage.rows(one.expert)) for one in some) for name, content in right.items()},
+            [stage.sizes[one.expert] for one in some],
+            stage.job.rounding[stage.role].lambda_,
+            bounded=stage.reference.fill == "normal",
+            shown=[shown[one.expert] for one in some],
             # Where a wgrad went is told by distances; those of other slots serve to explain, and nothing is to be.
-            residuals = slot.residuals if role == "wgrad" else {}
-            yield msgspec.structs.replace(slot, expert=one.expert, residuals=residuals)
+            distances=stage.role == "wgrad",
+        )
+        for one, slot in zip(some, measures, strict=True):
+            yield msgspec.structs.replace(slot, expert=one.expert)
 
 
 def joined(parts: Iterable[Content]) -> Content:

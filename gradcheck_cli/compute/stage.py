@@ -1,0 +1,89 @@
+"""What was found of one role after one phase, and what would have been right? Computed once for all who measure it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from gradcheck_cli.compute.contents import Content, contents
+from gradcheck_cli.compute.faults.scene import Scene
+from gradcheck_cli.compute.measure import Shown, shown_per_expert
+from gradcheck_cli.compute.observe import Found
+from gradcheck_cli.compute.reference import Reference
+from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.observation import Buffer, Role
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One role after one phase: what was found of it, by buffer, and what it is right to find."""
+
+    job: Job
+    reference: Reference
+    role: Role
+    microbatch: int
+    found: dict[Buffer, Found]
+    _right: dict[Buffer, dict[str, Content]] = field(default_factory=dict)
+    _shown: dict[Buffer, list[Shown]] = field(default_factory=dict)
+
+    @property
+    def due(self) -> Buffer:
+        """The buffer in which the case wants it."""
+        if self.role == "wgrad":
+            return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
+        return next(iter(self.found))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Rows of each expert in the flattened tensors."""
+        case = self.job.case
+        rows = {"wgrad": case.out_features, "bgrad": 1}.get(self.role)
+        return list(case.splits(self.microbatch)) if rows is None else [rows] * case.num_gemms
+
+    def rows(self, expert: int) -> slice:
+        """The rows of an expert in the flattened tensors."""
+        start = sum(self.sizes[:expert])
+        return slice(start, start + self.sizes[expert])
+
+    def right(self, buffer: Buffer) -> dict[str, Content]:
+        """What a buffer may rightly hold, by name."""
+        if buffer not in self._right:
+            rounding, before = self.job.rounding[self.role], self.found[buffer].before
+            self._right[buffer] = contents(
+                self.job.case, self.reference, rounding, self.role, buffer, self.microbatch, before
+            )
+        return self._right[buffer]
+
+    def shown(self, buffer: Buffer) -> list[Shown]:
+        """What there is to be seen of the right gradient, expert by expert."""
+        if buffer not in self._shown:
+            self._shown[buffer] = shown_per_expert(next(iter(self.right(buffer).values())), self.sizes)
+        return self._shown[buffer]
+
+    @cached_property
+    def steps(self) -> list[list[torch.Tensor]]:
+        """The right contributions of each microbatch so far, expert by expert."""
+        return [self._parts(k) for k in range(self.microbatch + 1)]
+
+    @cached_property
+    def scene(self) -> Scene:
+        """What the value faults look at."""
+        inputs, k = self.reference.inputs, self.microbatch
+        return Scene(
+            case=self.job.case,
+            role=self.role,
+            microbatch=k,
+            x=inputs.x[k],
+            weight=inputs.weight,
+            grad_output=inputs.grad_output[k],
+            bias=inputs.bias,
+            parts=self.steps[-1],
+            earlier=self.steps[:-1],
+            stored=[held.tensor for held in self.found[self.due].experts],
+        )
+
+    def _parts(self, k: int) -> list[torch.Tensor]:
+        value = self.reference.roles[k][self.role].value
+        return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
