@@ -10,8 +10,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
 
-AT_ONCE = r"(build|loading|forward of microbatch 0)\b"
-LATE = rf"{AT_ONCE}|backward of microbatch 0\b"
+AT_ONCE = r"(build|loading)\b"
 
 
 def not_the_case(case: Case, observation: Observation, environment: Environment) -> Finding | None:
@@ -49,14 +48,16 @@ def differences(case: Case, observation: Observation) -> list[str]:
 def raised(case: Case, observation: Observation, seen: Raised, environment: Environment) -> Finding:
     """REFUSED where the capability table says that this case is refused in these words, else RAISED.
 
-    A refusal comes at once, before anything was computed, and leaves the device in order.
+    A refusal comes at once, with the first microbatch that is closed and on the first data, and leaves the device in
+    order.
     """
     first_line = seen.message.partition("\n")[0]
     said = f"{seen.type} in {seen.during}: {first_line[:300]}"
     nothing_ran = not seen.sticky and all(not channel.phases for channel in observation.channels)
     for row in closed(case, environment) if nothing_ran else ():
-        at_once = re.match(LATE if row.in_backward else AT_ONCE, seen.during)
-        if at_once and row.says and row.raises == seen.type and re.search(row.says, first_line):
+        phase = "(forward|backward)" if row.in_backward else "forward"
+        in_time = re.match(rf"{AT_ONCE}|{phase} of microbatch {row.microbatch}\b", seen.during)
+        if in_time and row.says and row.raises == seen.type and re.search(row.says, first_line):
             return refused(row, said)
     return Finding(
         slot="case", outcome=Outcome.RAISED, why=f"expected gradients; the candidate raised {said}", diagnosis=seen.type

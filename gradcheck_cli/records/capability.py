@@ -32,7 +32,7 @@ class Row(Record, frozen=True, kw_only=True):
     gates: tuple[str, ...]
     says: str = ""
     raises: str = "RuntimeError"  # the type of the exception that says so
-    in_backward: bool = False  # the candidate may say so as late as in the first backward
+    in_backward: bool = False  # the candidate may say so as late as in the backward
     falls_back_to: str = ""
 
 
@@ -45,6 +45,7 @@ class Closed(Record, frozen=True, kw_only=True):
     says: str = ""
     raises: str = ""
     in_backward: bool = False
+    microbatch: int = 0  # the first that is refused
     falls_back_to: str = ""
 
 
@@ -163,6 +164,7 @@ def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
             says=row.says,
             raises=row.raises,
             in_backward=row.in_backward,
+            microbatch=max(gate.microbatch for gate in shut),
             falls_back_to=row.falls_back_to,
         )
     ]

@@ -18,6 +18,7 @@ class Gate(Record, frozen=True, kw_only=True):
     name: str  # version, dtype, architecture, cublas, path, torch
     found: str
     unlock: str
+    microbatch: int = 0  # the first that it closes
 
 
 def gates(case: Case, environment: Environment) -> list[Gate]:
@@ -140,14 +141,8 @@ def _alignment_gate(case: Case) -> Gate | None:
     """Rows of x, weights and outputs must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
     elements = 16 // (4 if case.dtype == "fp32" else 2)
     odd = [f"{name}={size}" for name, size in _features(case).items() if size % elements]
-    if not odd and _odd_columns(case, elements):
-        return Gate(
-            name="alignment",
-            found=f"a transposed matrix whose rows are no multiple of 16 bytes, {elements} tokens in {case.dtype}",
-            unlock="grad_output=random and input_layout=contiguous",
-        )
     if not odd:
-        return None
+        return _columns_gate(case, elements)
     wanted = " and ".join(name for name in _features(case))
     return Gate(
         name="alignment",
@@ -156,11 +151,18 @@ def _alignment_gate(case: Case) -> Gate | None:
     )
 
 
-def _odd_columns(case: Case, elements: int) -> bool:
-    """Whether x or grad_output lies transposed, with a number of tokens in its rows that is no such multiple."""
+def _columns_gate(case: Case, elements: int) -> Gate | None:
+    """The same of x or grad_output where it lies transposed: the tokens of each microbatch are in its rows."""
     rows = TAIL if case.padded_tail != "none" else 0
-    odd = any((sum(case.splits(k)) + rows) % elements for k in range(case.microbatches))
-    return odd and "transposed" in (case.grad_output, case.input_layout)
+    odd = [k for k in range(case.microbatches) if (sum(case.splits(k)) + rows) % elements]
+    if not odd or "transposed" not in (case.grad_output, case.input_layout):
+        return None
+    return Gate(
+        name="alignment",
+        found=f"a transposed matrix whose rows are no multiple of 16 bytes, {elements} tokens in {case.dtype}",
+        unlock="grad_output=random and input_layout=contiguous",
+        microbatch=odd[0],
+    )
 
 
 def _features(case: Case) -> dict[str, int]:
