@@ -9,19 +9,13 @@ import torch
 from gradcheck_cli.compute.lent import GUARD_BYTE, Guarded, guarded
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS
-from gradcheck_cli.records.splits import TAIL
-
-
-def tail(case: Case) -> int:
-    """Rows past sum(m_splits)."""
-    return 0 if case.padded_tail == "none" else TAIL
 
 
 def padded(case: Case, values: torch.Tensor) -> torch.Tensor:
-    """(T, C) with the case's tail below it, (T + TAIL, C): no gradient may depend on what is in there."""
-    if not tail(case):
+    """(T, C) with the case's tail below it, (T + tail_rows, C): no gradient may depend on what is in there."""
+    if not case.tail_rows:
         return values
-    return torch.cat([values, values.new_full((tail(case), values.shape[1]), filling(case))])
+    return torch.cat([values, values.new_full((case.tail_rows, values.shape[1]), filling(case))])
 
 
 def filling(case: Case) -> float:
@@ -47,7 +41,7 @@ def x_of(case: Case, values: torch.Tensor, byte: int) -> tuple[Guarded, torch.Te
 def grad_output_of(case: Case, values: torch.Tensor, byte: int = GUARD_BYTE) -> tuple[Guarded, torch.Tensor]:
     """The incoming gradient, in its own storage or as the scalar that `.sum().backward()` expands with strides 0."""
     if case.grad_output == "expanded":
-        ones = values.new_ones((len(values) + tail(case), values.shape[1]))
+        ones = values.new_ones((len(values) + case.tail_rows, values.shape[1]))
         scalar = guarded("grad_output", torch.ones((), dtype=values.dtype, device=values.device), byte)
         return replace(scalar, tensor=scalar.tensor.expand(ones.shape)), ones
     whole = padded(case, values)

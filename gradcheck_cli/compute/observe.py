@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import torch
 
 from gradcheck_cli.compute.attached import Parameters, attach_main_grad, freeze, held_parameters, named
-from gradcheck_cli.compute.handed import grad_output_of, tail, x_of
+from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
@@ -108,7 +108,7 @@ class Trainer:
         self.loans.lend(self.x, whole, ahead, k)
         with self._trial(f"forward of microbatch {k}"), filled(POISON[self.fill], self.device):
             self.y = a_tensor(self.layer.forward(ahead, splits))
-        shape = (sum(splits) + tail(case), case.out_features)
+        shape = (case.rows(k), case.out_features)
         with self._trial(f"reading the output of microbatch {k}"):
             fprop, self.fits = (
                 _rows("fprop", "output", self.y, splits, shape, self.device),

@@ -20,7 +20,6 @@ from gradcheck_cli.records.due import (
     overwriting_at_all,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
-from gradcheck_cli.records.splits import TAIL
 
 
 class Expected(Record, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
     splits = case.splits(k)
     reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
     n, features = case.out_features, case.in_features
-    rows = sum(splits) + (TAIL if case.padded_tail != "none" else 0)
+    rows = case.rows(k)
     dtype = LONG_NAMES[case.dtype]
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
@@ -157,10 +156,10 @@ def in_words(case: Case) -> list[str]:
         said.append(f"bgrad: .grad of {owner} {dtype}, {frozen_ if case.frozen_bias else right}")
         if case.return_bias:
             said.append("the layer returns its biases beside x_i w_i^T, and the trainer adds them to the rows")
-    if case.padded_tail != "none":
+    if case.tail_rows:
         said.append(
-            f"{TAIL} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the output and "
-            f"x.grad have rows for them, which nobody reads, and no gradient depends on them"
+            f"{case.tail_rows} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the "
+            f"output and x.grad have rows for them, which nobody reads, and no gradient depends on them"
         )
     if case.delay_wgrad_compute:
         said.append(

@@ -105,13 +105,22 @@ class Case(Record, frozen=True, kw_only=True):
         first = splits.expand(self.m_splits, self.num_gemms, self.tokens_per_expert)
         return splits.of_microbatch(first, microbatch)
 
+    @property
+    def tail_rows(self) -> int:
+        """Rows of x and grad_output past sum(m_splits)."""
+        return 0 if self.padded_tail == "none" else splits.TAIL
+
+    def rows(self, microbatch: int = 0) -> int:
+        """Rows of x, the output and their gradients in one microbatch, a padded tail included."""
+        return sum(self.splits(microbatch)) + self.tail_rows
+
     def axes(self) -> dict[str, str | int]:
         """Every axis by name, defaults included; booleans as 0 and 1."""
         return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
 
     def __str__(self) -> str:
         named = [self.provider, f"api={self.api}"]
-        for field in _fields()[2:]:
+        for field in _fields()[len(LAYER) :]:
             value = getattr(self, field.name)
             implied = field.name == "num_gemms" and self.explicit_splits
             if value != field.default and not implied:
@@ -128,7 +137,7 @@ class Case(Record, frozen=True, kw_only=True):
             if name not in known:
                 raise ValueError(f"unknown axis {name!r}; the axes are: {', '.join(known)}")
             values[name] = axis_value(name, value)
-        for name in ("provider", "api"):
+        for name in LAYER:
             if name not in values:
                 raise ValueError(f"a case needs its {name}")
         text = values.get("m_splits", "balanced")
@@ -153,6 +162,7 @@ class Case(Record, frozen=True, kw_only=True):
 
 
 AXES: tuple[str, ...] = Case.__struct_fields__
+LAYER = ("provider", "api")  # the first axes, which every id names
 
 
 @functools.cache
@@ -190,3 +200,8 @@ def allowed_values(name: str) -> str:
 
 def _plain(value: Any) -> str | int:
     return int(value) if isinstance(value, bool) else value
+
+
+# What an axis that a case does not name is; the layer has none. A record without an axis, of before there was one, has
+# it as well.
+DEFAULTS: dict[str, str | int] = {field.name: _plain(field.default) for field in _fields()[len(LAYER) :]}

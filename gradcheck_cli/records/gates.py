@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.splits import TAIL
 
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 MOST_GROUPS = 64
@@ -153,8 +152,7 @@ def _alignment_gate(case: Case) -> Gate | None:
 
 def _columns_gate(case: Case, elements: int) -> Gate | None:
     """The same of x or grad_output where it lies transposed: the tokens of each microbatch are in its rows."""
-    rows = TAIL if case.padded_tail != "none" else 0
-    odd = [k for k in range(case.microbatches) if (sum(case.splits(k)) + rows) % elements]
+    odd = [k for k in range(case.microbatches) if case.rows(k) % elements]
     if not odd or "transposed" not in (case.grad_output, case.input_layout):
         return None
     return Gate(
