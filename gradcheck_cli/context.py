@@ -9,10 +9,10 @@ from pathlib import Path
 from gradcheck_cli import known_file, selection
 from gradcheck_cli.errors import NothingSelected, UsageError
 from gradcheck_cli.expression import compile_expression
-from gradcheck_cli.judge.known import covers, fits, role
+from gradcheck_cli.judge.known import covers, fits
 from gradcheck_cli.judge.nearest import nearest
 from gradcheck_cli.judge.rules import explain
-from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.case import LAYER, Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.report import Report
@@ -20,8 +20,6 @@ from gradcheck_cli.records.rule import Explanation, Nearest, Rule
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import issue
 from gradcheck_cli.reporters.read import environments
-
-_LAYER = ("provider", "api")
 
 
 def begun(report: Report, case: str, folder: Path) -> issue.Told:
@@ -60,7 +58,7 @@ def chosen(report: Report, explained: Explanation, case: str, folder: Path) -> t
 
 
 def _covers(rule: Rule, verdict: Verdict) -> bool:
-    shown = any(one.outcome is rule.outcome and one.slot.partition("[")[0] == rule.role for one in verdict.findings)
+    shown = any(one.outcome is rule.outcome and one.role == rule.role for one in verdict.findings)
     if rule.exceptions:
         return shown and verdict.case in rule.exceptions
     return shown and all(verdict.axes.get(term.axis) in term.values for term in rule.terms)
@@ -68,17 +66,14 @@ def _covers(rule: Rule, verdict: Verdict) -> bool:
 
 def beside(report: Report, red: Verdict, rule: Rule) -> Nearest | None:
     """The case of the same API that passed and is one axis away from this one."""
-    plain = Case(provider="any", api="any").axes()
-    alike = [one for one in report.verdicts if all(one.axes.get(name) == red.axes.get(name) for name in _LAYER)]
-    own = [(one, {**plain, **one.axes}) for one in alike]
-    preferred = [term.axis for term in rule.terms]
-    row = (red, {**plain, **red.axes})
-    return nearest([row], own, preferred, plain)
+    alike = [one for one in report.verdicts if all(one.axes.get(name) == red.axes.get(name) for name in LAYER)]
+    own = [(one, one.every_axis) for one in alike]
+    return nearest([(red, red.every_axis)], own, [term.axis for term in rule.terms])
 
 
 def _of_another(rule: Rule) -> Nearest | None:
     """Where nobody asked for a case: the case that passed beside another one of the same API."""
-    return rule.nearest if rule.nearest and rule.nearest.axis not in _LAYER else None
+    return rule.nearest if rule.nearest and rule.nearest.axis not in LAYER else None
 
 
 def like(shown: Case, red: Verdict, other: Verdict) -> Case | None:
@@ -96,7 +91,7 @@ def recognised(rule: Rule, failing: Sequence[Verdict], folder: Path, recorded: E
     where = environments(folder)
     found: dict[tuple[str, str], set[str]] = {}
     for verdict in failing:
-        own = [one for one in verdict.findings if one.outcome is rule.outcome and role(one) == rule.role]
+        own = [one for one in verdict.findings if one.outcome is rule.outcome and one.role == rule.role]
         with suppress(ValueError):  # of another version's axes: no entry can speak of it
             placed = Placed(case=Case.of(verdict.axes), verdict=verdict, environment=where.get(verdict.case, recorded))
             for entry, holds in entries:

@@ -11,7 +11,7 @@ import msgspec
 from gradcheck_cli import known_file, plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.covering import covering
-from gradcheck_cli.judge.known import Known, applies, architecture, failures, role, says_something, whole
+from gradcheck_cli.judge.known import Known, applies, architecture, failures, says_something, whole
 from gradcheck_cli.known_editing import appended, without, written
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
@@ -112,7 +112,7 @@ def _all_failures(run: Sequence[Placed]) -> list[Failure]:
 
 def _failure(one: Placed, finding: Finding) -> Failure:
     """What makes findings one failure, of one provider, as an entry names it."""
-    of_role = role(finding) if role(finding) in ROLES else ""
+    of_role = finding.role if finding.role in ROLES else ""
     return one.case.provider, finding.outcome.value, of_role, named(finding.diagnosis), failure_of(finding).said
 
 

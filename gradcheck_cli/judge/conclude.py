@@ -43,7 +43,7 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
 
 def cited(finding: Finding, case: Case, environment: Environment) -> Finding:
     """The finding with what upstream itself says of it, where it does."""
-    source = described(case, finding.slot.partition("[")[0], environment)
+    source = described(case, finding.role, environment)
     return msgspec.structs.replace(finding, why=f"{finding.why}; upstream: {source}") if source else finding
 
 

@@ -80,8 +80,7 @@ def _changes(before: Verdict, after: Verdict) -> Iterator[Change]:
 
 def _faults(verdict: Verdict) -> dict[object, str]:
     """What a case failed with: as it is compared, and as it is told."""
-    red = [finding for finding in verdict.findings if not finding.outcome.green]
-    return {one.key: f"{one}: {one.said}" if one.said else str(one) for one in map(failure_of, red)}
+    return {one.key: f"{one}: {one.said}" if one.said else str(one) for one in map(failure_of, verdict.red)}
 
 
 def _of_executed(before: Verdict, after: Verdict) -> Iterator[Change]:

@@ -67,21 +67,15 @@ class Known:
 
 def failures(verdict: Verdict) -> list[Finding]:
     """The findings that a gate does not let pass, without those that only say again what another one says."""
-    red = [finding for finding in verdict.findings if not finding.outcome.green]
-    return [finding for finding in red if not any(_echoes(finding, graver) for graver in red)]
+    return [finding for finding in verdict.red if not any(_echoes(finding, graver) for graver in verdict.red)]
 
 
 def _echoes(finding: Finding, graver: Finding) -> bool:
     """Whether it is what integers showed of the same experts, by the same name, seen on random data once more."""
     if (finding.outcome, graver.outcome) != (Outcome.INACCURATE, Outcome.INEXACT):
         return False
-    alike = (role(finding), named(finding.diagnosis)) == (role(graver), named(graver.diagnosis))
+    alike = (finding.role, named(finding.diagnosis)) == (graver.role, named(graver.diagnosis))
     return alike and set(finding.experts) <= set(graver.experts)
-
-
-def role(finding: Finding) -> str:
-    """What a finding is about: a role, or `case`."""
-    return finding.slot.partition("[")[0]
 
 
 def says_something(verdict: Verdict) -> bool:
@@ -96,7 +90,7 @@ def covers(entry: KnownFailure, holds: Predicate, placed: Placed) -> bool:
 
 def fits(entry: KnownFailure, finding: Finding) -> bool:
     """Whether a finding is the failure that the entry names: what it does not name, the finding must not have."""
-    of_role = role(finding) if role(finding) in ROLES else None
+    of_role = finding.role if finding.role in ROLES else None
     said = failure_of(finding).said
     heard = worded(entry.message) in said if entry.message else not said
     alike = (of_role, finding.outcome, named(finding.diagnosis)) == (entry.role, entry.outcome, named(entry.diagnosis))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gradcheck_cli.judge.conjunction import Point
+from gradcheck_cli.judge.boxes import Point
+from gradcheck_cli.records.case import DEFAULTS
 from gradcheck_cli.records.rule import Nearest
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
@@ -13,16 +14,14 @@ Row = tuple[Verdict, Point]
 _FAULTS = "faults"
 
 
-def nearest(
-    failing: Sequence[Row], rows: Sequence[Row], preferred: Sequence[str], plain: Mapping[str, object]
-) -> Nearest | None:
+def nearest(failing: Sequence[Row], rows: Sequence[Row], preferred: Sequence[str]) -> Nearest | None:
     """The neighbour that passed, of the simplest case that has one; None where every case that passed is further away.
 
     Of several, one on an axis of the rule, then that of the simplest failing case, then the simplest itself.
     """
     by_axis = {axis: _by_the_rest(rows, axis) for axis in (rows[0][1] if rows else ())}
     found = [
-        (axis not in preferred, simplicity(lost, plain), simplicity(kept, plain), verdict, lost, passed, kept, axis)
+        (axis not in preferred, simplicity(lost), simplicity(kept), verdict, lost, passed, kept, axis)
         for verdict, lost in failing
         for axis, alike in by_axis.items()
         if (axis, lost["provider"]) != ("api", _FAULTS)
@@ -34,9 +33,9 @@ def nearest(
     return Nearest(case=passed.case, beside=verdict.case, axis=axis, failing=lost[axis], passing=kept[axis])
 
 
-def simplicity(point: Point, plain: Mapping[str, object]) -> int:
-    """How many axes are not the default, provider and api apart, which have none: the fewer, the simpler."""
-    return sum(point[axis] != default for axis, default in plain.items() if axis not in ("provider", "api"))
+def simplicity(point: Point) -> int:
+    """How many axes are not the default: the fewer, the simpler."""
+    return sum(point[axis] != default for axis, default in DEFAULTS.items())
 
 
 def _by_the_rest(rows: Sequence[Row], axis: str) -> dict[tuple[object, ...], list[Row]]:

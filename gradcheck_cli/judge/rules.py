@@ -8,9 +8,10 @@ from itertools import combinations
 
 import msgspec
 
-from gradcheck_cli.judge import conjunction
+from gradcheck_cli.judge.boxes import Point, cases
+from gradcheck_cli.judge.conjunction import conjunctions
 from gradcheck_cli.judge.nearest import nearest, simplicity
-from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.case import AXES, DEFAULTS
 from gradcheck_cli.records.failure import failure_of, named
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
@@ -18,7 +19,6 @@ from gradcheck_cli.records.rule import Explanation, Rule, Term
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
 Cause = tuple[str, ...]  # a diagnosis, and where an exception was raised with which words, as they are compared
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,10 @@ def explain(report: Report) -> Explanation:
 
 def always(verdicts: Sequence[Verdict]) -> dict[str, str | int]:
     """Axes that have one value in all executed cases, where it is not the default: no rule can tell what they do."""
-    points = [_axes(verdict) for verdict in verdicts if verdict.outcome.executed]
+    points = [verdict.every_axis for verdict in verdicts if verdict.outcome.executed]
     values = {axis: {point.get(axis, "") for point in points} for axis in AXES}
     shared = {axis: one for axis, (one, *others) in ((a, list(v)) for a, v in values.items() if v) if not others}
-    return {axis: value for axis, value in shared.items() if value != _plain(_DEFAULTS[axis])}
+    return {axis: value for axis, value in shared.items() if value != DEFAULTS.get(axis)}
 
 
 def rules(verdicts: Sequence[Verdict]) -> list[Rule]:
@@ -110,26 +110,23 @@ def _ruled(verdicts: Sequence[Verdict], apart: list[Group]) -> list[tuple[Group,
 
 def _rules(verdicts: Sequence[Verdict], group: Group) -> list[Rule]:
     numbers = [number for number, verdict in enumerate(verdicts) if number in group.names or _speaks(verdict, group)]
-    points = [_axes(verdicts[number]) for number in numbers]
+    points = [verdicts[number].every_axis for number in numbers]
     axes = [*AXES, *sorted({axis for point in points for axis in point} - set(AXES))]
-    points = [{axis: point.get(axis, "") for axis in axes} for point in points]
-    among = conjunction.cases(points, axes)
+    whole: list[Point] = [{axis: point.get(axis, "") for axis in axes} for point in points]
+    among = cases(whole, axes)
     failing = _mask(number in group.names for number in numbers)
-    rows = [(verdicts[number], point) for number, point in zip(numbers, points, strict=True)]
-    found = conjunction.conjunctions(among, failing)
+    rows = [(verdicts[number], point) for number, point in zip(numbers, whole, strict=True)]
+    found = conjunctions(among, failing)
     covered = 0
     told = []
-    for terms in found:
-        inside = conjunction.extension(among, terms)
-        covered |= inside
-        told.append(_rule(group, rows, terms, failing, inside))
+    for box in found:
+        covered |= box.inside()
+        told.append(_rule(group, rows, box.terms(), failing, box.inside()))
     left = failing & ~covered
     return [*told, _no_rule(group, rows, failing, left)] if left else told
 
 
-def _rule(
-    group: Group, rows: list[tuple[Verdict, conjunction.Point]], terms: list[Term], failing: int, inside: int
-) -> Rule:
+def _rule(group: Group, rows: list[tuple[Verdict, Point]], terms: list[Term], failing: int, inside: int) -> Rule:
     """A rule with its counts, its simplest case, and the case that passes beside one of its cases."""
     shown = [row for number, row in enumerate(rows) if (failing & inside) >> number & 1]
     return Rule(
@@ -142,12 +139,12 @@ def _rule(
         of=inside.bit_count(),
         elsewhere=(failing & ~inside).bit_count(),
         elsewhere_of=len(rows) - inside.bit_count(),
-        example=min(shown, key=lambda row: simplicity(row[1], _DEFAULTS))[0].case,
-        nearest=nearest(shown, rows, [term.axis for term in terms], _DEFAULTS),
+        example=min(shown, key=lambda row: simplicity(row[1]))[0].case,
+        nearest=nearest(shown, rows, [term.axis for term in terms]),
     )
 
 
-def _no_rule(group: Group, rows: list[tuple[Verdict, conjunction.Point]], failing: int, left: int) -> Rule:
+def _no_rule(group: Group, rows: list[tuple[Verdict, Point]], failing: int, left: int) -> Rule:
     """What stands for the cases that no rule covers."""
     alone = _rule(group, rows, [], failing, left)
     exceptions = [row[0].case for number, row in enumerate(rows) if left >> number & 1]
@@ -158,8 +155,7 @@ def _no_rule(group: Group, rows: list[tuple[Verdict, conjunction.Point]], failin
 
 def _faults(verdict: Verdict) -> list[Finding]:
     """The findings that say something of the candidate: a case that never came to run says nothing."""
-    findings = [finding for finding in verdict.findings if not finding.outcome.green]
-    return [finding for finding in findings if finding.outcome is not Outcome.UNTESTED or finding.slot != "case"]
+    return [finding for finding in verdict.red if finding.outcome is not Outcome.UNTESTED or finding.slot != "case"]
 
 
 def _speaks(verdict: Verdict, group: Group) -> bool:
@@ -169,15 +165,6 @@ def _speaks(verdict: Verdict, group: Group) -> bool:
     judged = verdict.outcome.executed and verdict.outcome.gravity < Outcome.RAISED.gravity
     # A case without a bias cannot show a wrong bgrad.
     return judged and all(role != group.role or verdict.of_role(role) is not None for role in ROLES)
-
-
-def _axes(verdict: Verdict) -> conjunction.Point:
-    """Every axis of a case; one that its run did not know yet has its default, which means what every case meant."""
-    return {name: _plain(default) for name, default in _DEFAULTS.items()} | verdict.axes
-
-
-def _plain(default: object) -> conjunction.Value:
-    return int(default) if isinstance(default, int) else default if isinstance(default, str) else ""
 
 
 def _mask(bits: Iterable[bool]) -> int:

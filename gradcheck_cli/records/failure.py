@@ -80,7 +80,7 @@ def _rounded(factor: re.Match[str]) -> str:
 def failure_of(finding: Finding) -> Failure:
     """A finding without its expert and its microbatch."""
     message = finding.why if finding.outcome is Outcome.RAISED else ""
-    return Failure(finding.slot.partition("[")[0], finding.outcome, finding.diagnosis, message)
+    return Failure(finding.role, finding.outcome, finding.diagnosis, message)
 
 
 def worst_failure(verdict: Verdict) -> Failure | None:

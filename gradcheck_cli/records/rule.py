@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Run
@@ -24,6 +26,19 @@ class Term(Record, frozen=True, kw_only=True):
     def told(self) -> list[str | int]:
         """The values that are named to tell it: those that it has not, where they are fewer."""
         return self.others if self.others and len(self.others) < len(self.values) else self.values
+
+    def __str__(self) -> str:
+        """`dtype in (bf16, fp16)`: as `-k` takes it."""
+        negated = self.told is self.others
+        values = [_quoted(value) for value in self.told]
+        if len(values) == 1:
+            return f"{self.axis}{'!=' if negated else '='}{values[0]}"
+        return f"{self.axis} {'not in' if negated else 'in'} ({', '.join(values)})"
+
+
+def _quoted(value: str | int) -> str:
+    """A list of splits in quotes: its commas would be taken for those between values."""
+    return str(value) if re.fullmatch(r"[\w.+-]+", str(value)) else f'"{value}"'
 
 
 class Nearest(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
+from gradcheck_cli.records.case import DEFAULTS, LAYER
 from gradcheck_cli.records.observation import Role
 
 
@@ -71,6 +72,11 @@ class Finding(Record, frozen=True, kw_only=True):
     experts: list[int] = []
     unlock: str = ""  # of a REFUSED: what would open it
 
+    @property
+    def role(self) -> str:
+        """What it is about: a role, or `case`."""
+        return self.slot.partition("[")[0]
+
 
 class Margin(Record, frozen=True, kw_only=True):
     """How near a role came to its bound, over all its slots."""
@@ -108,9 +114,19 @@ class Verdict(Record, frozen=True, kw_only=True):
     known: str = ""  # links of the known failures that it is, where --known names all of its findings
 
     @property
+    def every_axis(self) -> dict[str, str | int]:
+        """Its axes; one that its run did not know yet has its default, which means what every case meant."""
+        return {**dict.fromkeys(LAYER, ""), **DEFAULTS, **self.axes}
+
+    @property
     def green(self) -> bool:
         """Whether a gate lets it pass: its outcome does, or the failure was known."""
         return self.outcome.green or bool(self.known)
+
+    @property
+    def red(self) -> list[Finding]:
+        """The findings that no gate lets pass."""
+        return [finding for finding in self.findings if not finding.outcome.green]
 
     @property
     def worst(self) -> Finding | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from gradcheck_cli.records.failure import without_numbers
 from gradcheck_cli.records.observation import DATA
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
-
-# As it is said, where it differs from what the records call it.
-_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +54,8 @@ def notes(report: Report) -> dict[str, int]:
     for verdict in report.verdicts:
         unjudged = [f"{DATA.get(fill, fill)}: {why}" for fill, why in verdict.channels.items() if why != "judged"]
         for note in dict.fromkeys([*unjudged, *verdict.notes]):
-            first, count = said.get(_without_numbers(note), (note, 0))
-            said[_without_numbers(note)] = (first, count + 1)
+            first, count = said.get(without_numbers(note), (note, 0))
+            said[without_numbers(note)] = (first, count + 1)
     return dict(said.values())
 
 
@@ -66,7 +63,7 @@ def _key(verdict: Verdict, finding: Finding) -> tuple[object, ...]:
     return (
         verdict.axes.get("provider"),
         finding.outcome,
-        _role(finding),
+        finding.role,
         cause(finding),
         finding.unlock,
         _known(verdict, finding),
@@ -75,7 +72,7 @@ def _key(verdict: Verdict, finding: Finding) -> tuple[object, ...]:
 
 def cause(finding: Finding) -> str:
     """What tells two findings of one outcome and role apart."""
-    return finding.diagnosis or _without_numbers(finding.why)
+    return finding.diagnosis or without_numbers(finding.why)
 
 
 def _group(members: list[tuple[Verdict, Finding]]) -> Group:
@@ -83,7 +80,7 @@ def _group(members: list[tuple[Verdict, Finding]]) -> Group:
     graver = {one.case: one.outcome for one, _ in members if one.outcome is not finding.outcome}
     return Group(
         provider=str(verdict.axes.get("provider", "")),
-        role=_role(finding),
+        role=finding.role,
         example=verdict.case,
         finding=finding,
         cases=len({verdict.case for verdict, _ in members}),
@@ -95,12 +92,3 @@ def _group(members: list[tuple[Verdict, Finding]]) -> Group:
 
 def _known(verdict: Verdict, finding: Finding) -> str:
     return "" if finding.outcome.green else verdict.known
-
-
-def _role(finding: Finding) -> str:
-    return finding.slot.partition("[")[0]
-
-
-def _without_numbers(text: str) -> str:
-    """Sizes, values and slot numbers differ from case to case while the cause is one."""
-    return _NUMBER.sub("#", text)

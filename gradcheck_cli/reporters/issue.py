@@ -86,7 +86,7 @@ def evidence(told: Told) -> Evidence:
 
 def _finding(told: Told) -> Finding | None:
     alike = (one for one in told.verdict.findings if one.outcome is told.rule.outcome)
-    return next((one for one in alike if one.slot.partition("[")[0] == told.rule.role), None)
+    return next((one for one in alike if one.role == told.rule.role), None)
 
 
 def _joined(told: Told, parts: list[Part]) -> str:

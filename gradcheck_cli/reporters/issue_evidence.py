@@ -50,7 +50,7 @@ class Evidence:
 
     def _finding(self, verdict: Verdict) -> Finding | None:
         alike = (one for one in verdict.findings if one.outcome is self.rule.outcome)
-        return next((one for one in alike if one.slot.partition("[")[0] == self.rule.role), None)
+        return next((one for one in alike if one.role == self.rule.role), None)
 
     def kinds(self) -> list[list[Verdict]]:
         """The cases of each kind of the fault, those most like `red` first, and its own kind first."""

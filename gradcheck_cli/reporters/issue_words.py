@@ -115,7 +115,7 @@ def has_numbers(finding: Finding) -> bool:
 
 
 def _buffer(finding: Finding, axes: Mapping[str, str | int]) -> str:
-    role = finding.slot.partition("[")[0]
+    role = finding.role
     if role in ("fprop", "dgrad"):
         return "y" if role == "fprop" else "x.grad"
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import msgspec
@@ -48,7 +47,7 @@ def fault(rule: Rule) -> str:
 
 def condition(terms: list[Term]) -> str:
     """`api=module and dtype in (bf16, fp16)`: as `-k` takes it."""
-    return " and ".join(map(_term, terms))
+    return " and ".join(map(str, terms))
 
 
 def markdown(told: Explanation) -> str:
@@ -157,16 +156,3 @@ def _marked(name: str, value: str) -> str:
 
 def _role(rule: Rule) -> str:
     return "" if rule.role == "case" else rule.role
-
-
-def _term(term: Term) -> str:
-    negated = term.length < len(term.values)
-    values = [_value(value) for value in (term.others if negated else term.values)]
-    if len(values) == 1:
-        return f"{term.axis}{'!=' if negated else '='}{values[0]}"
-    return f"{term.axis} {'not in' if negated else 'in'} ({', '.join(values)})"
-
-
-def _value(value: str | int) -> str:
-    """As `-k` takes it: a list of splits in quotes, as its commas would be taken for those between values."""
-    return str(value) if re.fullmatch(r"[\w.+-]+", str(value)) and "," not in str(value) else f'"{value}"'

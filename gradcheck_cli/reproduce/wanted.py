@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.case import DEFAULTS, Case
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.verdict import Outcome
 
@@ -94,6 +94,6 @@ def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
 
 def beyond(case: Case) -> list[str]:
     """What of a case no script follows yet: `delay_wgrad_compute=1`, and the layouts of grad_output."""
-    axes, default = case.axes(), Case(provider="p", api="a").axes()
-    said = [f"{name}={value}" for name, value in axes.items() if name not in FOLLOWED and value != default[name]]
+    axes = case.axes()
+    said = [f"{name}={axes[name]}" for name, plain in DEFAULTS.items() if name not in FOLLOWED and axes[name] != plain]
     return [*said, *([f"grad_output={case.grad_output}"] if case.grad_output not in ("random", "expanded") else [])]
