@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from gradcheck_cli import context, packing, reproducing, selection
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.records.failure import Failure, worst_failure
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.failure import Failure, failure_of, worst_failure
 from gradcheck_cli.records.scripted import Scripted
+from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import bundle as telling
 from gradcheck_cli.reporters import issue
 from gradcheck_cli.reporters.console import open_console
@@ -67,15 +69,15 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
     try:
         with reproducing.bench(case, options.device, options.timeout) as on:
             said(f"running {case}")
-            reproducing.red(on, case, worst_failure(told.verdict))
+            failure = reproducing.red(on, case, recorded(told, told.verdict))
             said("looking for the smallest case that fails alike")
-            small = reproducing.smallest(on, case, BUDGET, lambda _: None)
+            small = reproducing.smallest(on, case, BUDGET, lambda _: None, failure)
             said(f"writing and running a script of {small.case}")
-            shown = reproducing.script_of(on, selection.parse(small.case))
+            shown = reproducing.script_of(on, selection.parse(small.case), wanted=failure)
             if small.case != told.verdict.case and not (shown.shows and shown.variant):
                 # At the smallest sizes a layer may fail in every variant: what passes beside it is worth more.
                 said(f"nothing passes beside it: writing and running a script of {case}")
-                larger = reproducing.script_of(on, case)
+                larger = reproducing.script_of(on, case, wanted=failure)
                 shown = larger if larger.shows and (larger.variant or not shown.shows) else shown
             more = _more(on, told, shown.case, said) if shown.shows else []
             made = told._replace(minimised=small, scripted=shown, more=more, here=on.environment)
@@ -90,13 +92,20 @@ def _more(on: reproducing.Bench, told: issue.Told, shown: str, said: Callable[[s
     for kind in issue.evidence(told).kinds()[1:MOST_SCRIPTS]:
         nearest = context.like(selection.parse(shown), told.verdict, kind[0])
         tried = [*([nearest] if nearest else []), selection.parse(kind[0].case)]
-        wanted = worst_failure(kind[0])
-        case = next((one for one in tried if _alike(worst_failure(on.judged(one)), wanted)), None)
+        wanted = recorded(told, kind[0])
+        case = next((one for one in tried if _fails_alike(on, one, wanted)), None)
         if case:
             said(f"the same fault otherwise: writing and running a script of {case}")
-            scripts.append(reproducing.script_of(on, case))
+            scripts.append(reproducing.script_of(on, case, wanted=wanted))
     return scripts
 
 
-def _alike(found: Failure | None, wanted: Failure | None) -> bool:
+def recorded(told: issue.Told, verdict: Verdict) -> Failure | None:
+    """What a script is to show of a case: what the rule is about, of however many failures."""
+    finding = told.rule.shown_by(verdict)
+    return failure_of(finding) if finding else None
+
+
+def _fails_alike(on: reproducing.Bench, case: Case, wanted: Failure | None) -> bool:
+    found = worst_failure(on.judged(case), wanted)
     return found is not None and wanted is not None and found.key == wanted.key

@@ -51,17 +51,10 @@ def chosen(report: Report, explained: Explanation, case: str, folder: Path) -> t
         raise UsageError(
             f"--case {wanted}: expected a case of the run in {folder}; `gradcheck explain {folder}` names some"
         )
-    rule = next((one for one in rules if _covers(one, red)), None)
+    rule = next((one for one in rules if one.shown_by(red) and one.holds(red)), None)
     if rule is None:
         raise UsageError(f"--case {wanted}: expected a case that failed in {folder}, found {red.outcome.value}")
     return red, rule
-
-
-def _covers(rule: Rule, verdict: Verdict) -> bool:
-    shown = any(one.outcome is rule.outcome and one.role == rule.role for one in verdict.findings)
-    if rule.exceptions:
-        return shown and verdict.case in rule.exceptions
-    return shown and all(verdict.axes.get(term.axis) in term.values for term in rule.terms)
 
 
 def beside(report: Report, red: Verdict, rule: Rule) -> Nearest | None:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from gradcheck_cli import __version__, installed, matrix, pipeline, plugins, selection
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.conclude import conclude, excluded
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.failure import Failure, worst_failure
+from gradcheck_cli.records.failure import Failure, failure_of, worst_failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Verdict
@@ -106,7 +108,7 @@ def bench(case: Case, asked_device: str, timeout: float) -> Iterator[Bench]:
 def red(on: Bench, case: Case, recorded: Failure | None = None) -> Failure:
     """The failure of a case; UsageError where it does not fail here, or not as it did when it was recorded."""
     verdict = on.judged(case)
-    failure = worst_failure(verdict)
+    failure = worst_failure(verdict, recorded)
     if failure is None:
         why = f": {verdict.worst.why}" if verdict.worst else ""
         raise UsageError(f"expected a case that fails on this machine; {case} is {verdict.outcome.value}{why}")
@@ -142,9 +144,14 @@ def floor_of(name: str) -> Floor:
     return FLOORS[name]
 
 
-def smallest(on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], None]) -> Minimised:
+def smallest(
+    on: Bench, case: Case, budget: Budget, told: Callable[[Attempt], None], recorded: Failure | None = None
+) -> Minimised:
     """The smallest case that fails alike; its time counts from when the bench was made."""
-    return minimise(case, on.judged(case), on.judged, budget, lambda: time.monotonic() - on.began, told)
+    failure, verdict = red(on, case, recorded), on.judged(case)
+    kept = [finding for finding in verdict.findings if failure_of(finding).key == failure.key]
+    first = msgspec.structs.replace(verdict, findings=kept)
+    return minimise(case, first, on.judged, budget, lambda: time.monotonic() - on.began, told)
 
 
 def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:
@@ -164,10 +171,15 @@ def script_case(text: str, device: str, timeout: float, output: Path | None) -> 
 
 
 def script_of(
-    on: Bench, case: Case, told: Callable[[str], None] = lambda _: None, *, contrast: bool = True
+    on: Bench,
+    case: Case,
+    told: Callable[[str], None] = lambda _: None,
+    *,
+    wanted: Failure | None = None,
+    contrast: bool = True,
 ) -> Scripted:
     """A script of a red case, run in fresh processes beside what passes: its nearest variant, another api."""
-    failure = red(on, case)
+    failure = red(on, case, wanted)
     told("looking for a variant that passes")
     passing = on.passing(case) + (on.contrasts(case) if contrast else [])
     on.executor.close()  # a worker that stays would share the device with the scripts

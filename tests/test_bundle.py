@@ -16,15 +16,16 @@ import pytest
 import report_samples as samples
 from commands import ROOT, Done, child, typed, variables
 
-from gradcheck_cli import packing
+from gradcheck_cli import bundling, packing, reproducing
 from gradcheck_cli.context import begun, like
+from gradcheck_cli.judge.rules import rules
 from gradcheck_cli.records.base import from_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.scripted import Scripted
-from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters import issue
 from gradcheck_cli.reporters.markdown import LIMIT
 from gradcheck_cli.reporters.read import journal, read
@@ -35,6 +36,7 @@ CORE = ROOT / "reports" / "te-2.17.1-h200" / "core-cublas-13.5"
 FP16 = CORE.parent / "fp16-bias-cublas-13.5"
 RED = "torch:api=grouped_mm:grad_output=expanded"
 CASES = (RED, "torch:api=grouped_mm", "torch:api=loop:grad_output=expanded", "torch:api=loop")
+DTYPES, NAMES = ("fp16", "fp32"), ("doubled", "holds expert 1")
 # Of a candidate whose maintainers ask for no more.
 PLAIN_FIELDS = [
     "Describe the bug",
@@ -401,6 +403,33 @@ def test_a_case_picks_its_own_rule(tmp_path: Path) -> None:
     assert done.code == 0
     assert "te.GroupedLinear: wrong weight gradient (wgrad), doubled" in done.out
     assert (tmp_path / "run" / "bundle" / "bundle.zip").is_file()
+
+
+def test_of_a_case_with_two_failures_as_grave_the_rule_and_the_script_show_the_same() -> None:
+    wgrad = samples.finding(Outcome.INEXACT)
+    bgrad = msgspec.structs.replace(wgrad, slot="bgrad[3]")
+    both = samples.verdict("te:api=op:bias=1", Outcome.INEXACT, findings=[wgrad, bgrad])
+    alone = [samples.verdict(f"te:api=op:dtype={one}:bias=1", Outcome.INEXACT, findings=[bgrad]) for one in DTYPES]
+    shown = told(samples.report([both, *alone]), both.case)
+    failure = reproducing.red(Seen(both), Case.parse(both.case), bundling.recorded(shown, both))
+    assert (shown.rule.role, failure.role) == ("bgrad", "bgrad")
+    # What nobody asked for is shown by a case that fails in no other way first.
+    assert told(samples.report([both, *alone])).verdict in alone
+
+
+class Seen(reproducing.Bench):
+    """A bench that has run one case."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._known = {Case.parse(verdict.case): verdict}
+
+
+def test_a_rule_is_about_its_own_diagnosis_and_no_other_of_the_same_gradient() -> None:
+    doubled, swapped = (msgspec.structs.replace(samples.finding(Outcome.INEXACT), diagnosis=one) for one in NAMES)
+    both = samples.verdict("te:api=op", Outcome.INEXACT, findings=[doubled, swapped])
+    alone = samples.verdict("te:api=op:dtype=fp16", Outcome.INEXACT, findings=[swapped])
+    (rule,) = (one for one in rules([both, alone]) if one.diagnosis == swapped.diagnosis)
+    assert (rule.shown_by(both), rule.shown_by(alone)) == (swapped, swapped)
 
 
 BAD: dict[str, tuple[tuple[str, ...], int, str]] = {

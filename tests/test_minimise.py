@@ -97,6 +97,16 @@ def test_a_slide_to_another_fault_is_rejected(other: dict[str, object]) -> None:
     )
 
 
+def test_a_failure_beside_another_as_grave_is_still_the_same() -> None:
+    def judged(case: Case) -> Verdict:
+        wgrad = verdict(case, Outcome.MISSING)
+        found = [*verdict(case, Outcome.MISSING, role="dgrad").findings] if not case.bias else []
+        return msgspec.structs.replace(wgrad, findings=[*found, *wgrad.findings])
+
+    found = minimise(LARGE, judged(LARGE), judged, PLENTY, lambda: 0.0, lambda _: None)
+    assert (found.role, Case.parse(found.case).bias) == ("wgrad", False)
+
+
 def test_an_exception_with_other_words_is_another_failure_and_other_numbers_are_not() -> None:
     def judged(case: Case) -> Verdict:
         said = f"expected gradients; RuntimeError: {'aligned' if case.bias else 'no bias'} at {case.in_features}"

@@ -139,9 +139,15 @@ def _rule(group: Group, rows: list[tuple[Verdict, Point]], terms: list[Term], fa
         of=inside.bit_count(),
         elsewhere=(failing & ~inside).bit_count(),
         elsewhere_of=len(rows) - inside.bit_count(),
-        example=min(shown, key=lambda row: simplicity(row[1]))[0].case,
+        example=min(shown, key=lambda row: (_behind(row[0], group), simplicity(row[1])))[0].case,
         nearest=nearest(shown, rows, [term.axis for term in terms]),
     )
+
+
+def _behind(verdict: Verdict, group: Group) -> bool:
+    """Whether a case fails first of all in another way: what is run of it, and shown, would be that."""
+    worst = verdict.worst
+    return worst is None or (worst.role, worst.outcome) != (group.role, group.outcome)
 
 
 def _no_rule(group: Group, rows: list[tuple[Verdict, Point]], failing: int, left: int) -> Rule:

@@ -83,6 +83,12 @@ def failure_of(finding: Finding) -> Failure:
     return Failure(finding.role, finding.outcome, finding.diagnosis, message)
 
 
-def worst_failure(verdict: Verdict) -> Failure | None:
-    """The failure behind the outcome; None where it is green."""
-    return None if verdict.outcome.green or verdict.worst is None else failure_of(verdict.worst)
+def worst_failure(verdict: Verdict, wanted: Failure | None = None) -> Failure | None:
+    """The failure behind the outcome; None where it is green.
+
+    Of several that are as grave, it is the one like the one that is wanted; the first where none is.
+    """
+    if verdict.outcome.green or verdict.worst is None:
+        return None
+    gravest = [failure_of(finding) for finding in verdict.findings if finding.outcome is verdict.worst.outcome]
+    return next((one for one in gravest if wanted and one.key == wanted.key), gravest[0])

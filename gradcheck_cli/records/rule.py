@@ -6,8 +6,9 @@ import re
 
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import Failure, failure_of, named
 from gradcheck_cli.records.report import Run
-from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
 
 class Term(Record, frozen=True, kw_only=True):
@@ -70,6 +71,25 @@ class Rule(Record, frozen=True, kw_only=True):
     exceptions: list[str] = []  # cases of the fault that no rule covers, by id
     example: str  # the simplest case that it speaks of: with the fewest axes that are not the default
     nearest: Nearest | None = None
+
+    def shown_by(self, verdict: Verdict) -> Finding | None:
+        """What a case has of the fault that the rule is about; None where it has nothing of that gradient and outcome.
+
+        Of several it is the one with the rule's diagnosis and words; the first, where they were cleared of names.
+        """
+        alike = [one for one in verdict.findings if (one.role, one.outcome) == (self.role, self.outcome)]
+        return next((one for one in alike if self._is_of(failure_of(one))), alike[0] if alike else None)
+
+    def _is_of(self, failure: Failure) -> bool:
+        name = named(failure.diagnosis)
+        alike = name == named(self.diagnosis) or name in self.diagnosis.split(" or ")
+        return alike and failure.said == self.message
+
+    def holds(self, verdict: Verdict) -> bool:
+        """Whether a case is one that it speaks of: it meets every term, or is one that no rule covers."""
+        if self.exceptions:
+            return verdict.case in self.exceptions
+        return all(verdict.every_axis.get(term.axis, "") in term.values for term in self.terms)
 
     @property
     def found(self) -> bool:

@@ -12,7 +12,7 @@ from gradcheck_cli.records.minimised import Minimised
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.rule import Nearest, Rule
 from gradcheck_cli.records.scripted import Scripted
-from gradcheck_cli.records.verdict import Finding, Verdict
+from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import issue_environment, issue_script, issue_title, markdown, summary
 from gradcheck_cli.reporters import issue_words as words
 from gradcheck_cli.reporters.issue_evidence import Evidence
@@ -75,18 +75,13 @@ def text(told: Told, limit: int = markdown.LIMIT) -> str:
 
 def title(told: Told) -> str:
     """The title alone."""
-    finding = _finding(told)
+    finding = told.rule.shown_by(told.verdict)
     return issue_title.title(told.rule, told.verdict.axes, finding.why if finding else "", told.always)
 
 
 def evidence(told: Told) -> Evidence:
     """What the run says of the rule."""
     return Evidence(told.report, told.rule, told.verdict, told.always)
-
-
-def _finding(told: Told) -> Finding | None:
-    alike = (one for one in told.verdict.findings if one.outcome is told.rule.outcome)
-    return next((one for one in alike if one.role == told.rule.role), None)
 
 
 def _joined(told: Told, parts: list[Part]) -> str:
@@ -150,7 +145,7 @@ def _described(told: Told, shown: Evidence) -> list[str]:
 
 def _counted(told: Told) -> bool:
     """Whether the text above the script holds numbers, which are those of a case of the run."""
-    finding = _finding(told)
+    finding = told.rule.shown_by(told.verdict)
     return finding is not None and words.has_numbers(finding)
 
 

@@ -40,17 +40,8 @@ class Evidence:
     def __init__(self, report: Report, rule: Rule, red: Verdict, always: Mapping[str, str | int]) -> None:
         self.rule, self.red, self.variables = rule, red, report.environment.variables
         self.always = {axis: held for axis, held in always.items() if axis not in ("provider", "api")}
-        self.failing = [verdict for verdict in report.verdicts if self._finding(verdict) and self._meets(verdict)]
+        self.failing = [verdict for verdict in report.verdicts if rule.shown_by(verdict) and rule.holds(verdict)]
         self.runs = Runs([one for one in report.verdicts if one.axes.get("provider") == red.axes.get("provider")])
-
-    def _meets(self, verdict: Verdict) -> bool:
-        if self.rule.exceptions:
-            return verdict.case in self.rule.exceptions
-        return all(verdict.axes.get(term.axis) in term.values for term in self.rule.terms)
-
-    def _finding(self, verdict: Verdict) -> Finding | None:
-        alike = (one for one in verdict.findings if one.outcome is self.rule.outcome)
-        return next((one for one in alike if one.role == self.rule.role), None)
 
     def kinds(self) -> list[list[Verdict]]:
         """The cases of each kind of the fault, those most like `red` first, and its own kind first."""
@@ -101,7 +92,7 @@ class Evidence:
         return [*said, f"- {more} more kinds of it; report.json has all"] if more > 0 else said
 
     def _of(self, verdict: Verdict) -> Finding:
-        found = self._finding(verdict)
+        found = self.rule.shown_by(verdict)
         assert found is not None  # noqa: S101  it is one of the failing
         return found
 

@@ -99,7 +99,7 @@ class Step(NamedTuple):
 
 
 def _attempt(step: Step, verdict: Verdict, wanted: Failure) -> Attempt:
-    found = worst_failure(verdict)
+    found = worst_failure(verdict, wanted)
     return Attempt(
         case=str(step.case),
         change=step.change,
