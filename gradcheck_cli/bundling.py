@@ -65,8 +65,8 @@ def verify(path: Path) -> int:
 
 def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None]) -> tuple[issue.Told, bytes]:
     """The same with what was run here: the smallest case, scripts, where; and the tensors of the failing script."""
-    case = selection.parse(told.verdict.case)
     try:
+        case = selection.parse(told.verdict.case)
         with reproducing.bench(case, options.device, options.timeout) as on:
             said(f"running {case}")
             failure = reproducing.red(on, case, recorded(told, told.verdict))

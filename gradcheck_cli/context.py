@@ -45,7 +45,8 @@ def chosen(report: Report, explained: Explanation, case: str, folder: Path) -> t
     by_case = {verdict.case: verdict for verdict in report.verdicts}
     if not case:
         return by_case[rules[0].example], rules[0]
-    wanted = str(selection.parse(case))
+    # A case of the run as it stands there may be one of another version, which this one cannot read.
+    wanted = case if case in by_case else str(selection.parse(case))
     red = by_case.get(wanted)
     if red is None:
         raise UsageError(

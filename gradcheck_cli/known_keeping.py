@@ -43,7 +43,7 @@ def add(folder: Path, name: str, asked: Proposal, *, write: bool) -> list[str]:
     if asked.expires and asked.expires < today:
         raise UsageError(f"--expires {asked.expires}: expected a day that is not past, and it is {today}")
     path = known_file.locate(name)
-    text = known_file.read(path) if path.is_file() else ""
+    text = known_file.read(path) if path.exists() else ""
     shown = known_file.shown(path)
     run = placed(folder, read(folder))
     judge = Known(known_file.parse(text, shown))

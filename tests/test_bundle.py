@@ -432,6 +432,15 @@ def test_a_rule_is_about_its_own_diagnosis_and_no_other_of_the_same_gradient() -
     assert (rule.shown_by(both), rule.shown_by(alone)) == (swapped, swapped)
 
 
+def test_a_case_of_another_version_is_reported_by_its_name(tmp_path: Path) -> None:
+    own = samples.verdict("te:api=op", Outcome.INEXACT)
+    later = msgspec.structs.replace(own, case=f"{own.case}:layout=tiled", axes={**own.axes, "layout": "tiled"})
+    folder = saved(tmp_path, samples.report([later]))
+    assert typed("bundle", str(folder), "--no-run", "--case", later.case).code == 0
+    done = typed("bundle", str(folder), "--case", later.case)
+    assert (done.code, "unknown axis 'layout'" in done.err, "--no-run makes a bundle" in done.err) == (2, True, True)
+
+
 BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
     "a case that is none": (("--case", "te"), 2, "'te' is not a case"),
     "a case of another run": (("--case", "te:api=op:dtype=fp16"), 2, "expected a case of the run in"),

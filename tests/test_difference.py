@@ -287,6 +287,14 @@ def test_a_path_of_one_layer_has_no_partner_and_each_is_compared() -> None:
     assert (found.compared, kinds(found), found.only_old, found.only_new) == (2, ["mended", "mended"], [], [])
 
 
+def test_a_run_of_before_an_axis_has_partners_among_those_of_its_default() -> None:
+    before = verdict("te:api=op")
+    older = msgspec.structs.replace(before, axes={name: held for name, held in before.axes.items() if name != "bias"})
+    new = report([verdict("torch:api=loop"), verdict("torch:api=loop:bias=1")])
+    found = difference(report([older]), new, {("te", "op"): ("torch", "loop")})
+    assert (found.compared, found.only_new) == (1, ["torch:api=loop:bias=1"])
+
+
 CORE, TORCH = str(RECORDED / OLD / "core-cublas-13.5"), str(RECORDED / "torch-cpu")
 WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no run": ((CORE, "nowhere"), 2, "no run in nowhere: expected report.json or journal.jsonl there"),

@@ -440,6 +440,11 @@ def test_a_folder_without_a_run_is_a_usage_error(tmp_path: Path, command: str) -
     assert (done.code, f"no run in {tmp_path}" in done.err) == (2, True)
 
 
+def test_a_folder_is_no_known_file_also_where_nothing_is_written(folder: Path, tmp_path: Path) -> None:
+    done = added(folder, tmp_path)
+    assert (done.code, done.out, f"{tmp_path} cannot be read: expected a TOML file" in done.err) == (2, "", True)
+
+
 def test_a_file_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     done = added(folder, tmp_path / "file" / "new.toml", *WRITE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gradcheck_cli.judge.bounds import grown, slowed
 from gradcheck_cli.judge.narrowing import asked_for, narrower
-from gradcheck_cli.records.case import AXES
+from gradcheck_cli.records.case import AXES, LAYER
 from gradcheck_cli.records.difference import ABSENT, KINDS, Change, Difference, Kind, Side
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import failure_of
@@ -57,8 +57,9 @@ def _pairs(old: Sequence[Verdict], new: Sequence[Verdict], mapped: Mapped) -> It
 
 def _key(verdict: Verdict, layer: tuple[str, str]) -> Key:
     """The axes of a case under the name of another layer; `path` is a switch of one layer, and has no partner."""
-    names = [*AXES, *sorted(set(verdict.axes) - set(AXES))]
-    return layer, *((name, verdict.axes.get(name)) for name in names if name not in ("provider", "api", "path"))
+    axes = verdict.every_axis
+    names = [*AXES, *sorted(set(axes) - set(AXES))]
+    return layer, *((name, axes[name]) for name in names if name not in (*LAYER, "path"))
 
 
 def _layer(verdict: Verdict) -> tuple[str, str]:
