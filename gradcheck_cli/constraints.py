@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import overwriting_at_all
 
 
 class Constraint(Record, frozen=True, kw_only=True):
@@ -108,6 +109,19 @@ CONSTRAINTS = (
         why="te:api=op takes no is_first_microbatch; ask for is_first_microbatch=unset",
         rejects=lambda case: case.is_first_microbatch != "unset" and (case.provider, case.api) == ("te", "op"),
         about=(("is_first_microbatch",),),
+    ),
+    Constraint(
+        name="tied-weights-need-two-uses",
+        why="one microbatch uses the weights once; ask for more microbatches",
+        rejects=lambda case: case.tied_weights and case.microbatches < 2,
+        about=(("tied_weights", "microbatches"),),
+    ),
+    Constraint(
+        name="tied-uses-are-added",
+        why="where each use of tied weights overwrites main_grad, one's is lost to the other's: what is then right "
+        "is nobody's contract; ask for overwrite_main_grad=none and is_first_microbatch=unset",
+        rejects=lambda case: case.tied_weights and overwriting_at_all(case),
+        about=(("tied_weights", "overwrite_main_grad"), ("tied_weights", "is_first_microbatch")),
     ),
     Constraint(
         name="path-is-a-module-switch",

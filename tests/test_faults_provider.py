@@ -32,6 +32,7 @@ SUITABLE = (
     f"frozen_weights=last:{SMALL}",
     f"frozen_input=1:frozen_bias=1:{SMALL}",
     f"padded_tail=large:{SMALL}",
+    f"tied_weights=1:{SMALL}",
 )
 FAULTY = [api for api in APIS if api not in ENDINGS]
 

@@ -53,7 +53,8 @@ def tables(draw: st.DrawFn) -> tuple[torch.Tensor, Content, list[int]]:
     if found.numel() and draw(st.booleans()):
         found.view(-1)[draw(st.integers(0, found.numel() - 1))] = draw(st.sampled_from(list(ODD.values())))
     parts = [torch.rand(shape, generator=generator).double() * draw(st.integers(0, 1)) for _ in range(3)]
-    return found, Content(value, *parts), rows
+    fixed, free, operands = parts
+    return found, Content(value, fixed, free, operands), rows
 
 
 def slowly(found: torch.Tensor, content: Content, lambda_: float) -> dict[str, float]:
@@ -86,7 +87,8 @@ def quotient(part: float, whole: float) -> float:
 
 def cut(content: Content, start: int, end: int) -> Content:
     parts = (content.value, content.fixed, content.free, content.operands)
-    return Content(*(part[start:end] for part in parts if part is not None))
+    value, fixed, free, operands = (part[start:end] for part in parts if part is not None)
+    return Content(value, fixed, free, operands)
 
 
 def bound(content: Content, lambda_: float) -> torch.Tensor:
@@ -201,8 +203,9 @@ def test_a_wrong_content_is_looked_for_where_nothing_right_is_held() -> None:
 
 
 def test_an_element_may_be_rounded_in_another_order() -> None:
-    right = {"value": Content(torch.tensor([[1.0, 2.0]]).double(), otherwise=torch.tensor([[4.0, 2.0]]).double())}
-    for found, differing in (([1.0, 2.0], 0), ([4.0, 2.0], 0), ([2.0, 2.0], 1), ([4.0, 4.0], 1)):
+    value, *others = (torch.tensor([[one, 2.0]]).double() for one in (1.0, 4.0, 9.0))
+    right = {"value": Content(value, otherwise=tuple(others))}
+    for found, differing in (([1.0, 2.0], 0), ([4.0, 2.0], 0), ([9.0, 2.0], 0), ([2.0, 2.0], 1), ([4.0, 4.0], 1)):
         (one,) = measured(held(torch.tensor([found])), right, [1])
         assert one.contents["value"].differing == differing
 

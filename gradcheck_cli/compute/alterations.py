@@ -14,8 +14,8 @@ from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.compute.observe import Held
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.stage import Stage
-from gradcheck_cli.records.battery import Mutant
-from gradcheck_cli.records.due import due, dummy_of, overwriting
+from gradcheck_cli.records.battery import PARAMETERS, Mutant
+from gradcheck_cli.records.due import due, dummy_of, overwriting, paired
 from gradcheck_cli.records.observation import Buffer
 
 
@@ -91,6 +91,7 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             on_top=where is None or where.prefill,
             frozen=asleep(case, stage.role, expert),
             dummy=dummy_of(case),
+            paired=paired(case, stage.microbatch) if stage.role in PARAMETERS else (),
         )
         given = DELIVERIES[name](right)
         if given is right:
@@ -128,7 +129,7 @@ def alike(held: Held, before: Held) -> bool:
 def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:
     """Whether each element is right after all, since another order of roundings leads to it: that is no fault."""
     right = next(iter(stage.right(stage.due).values()))
-    if right.otherwise is None or tensor is None:
+    if not right.otherwise or tensor is None:
         return False
     own, found = right.part(stage.rows(expert)), tensor.double().reshape(-1, tensor.shape[-1])
-    return bool(((found == own.value) | (found == own.otherwise)).all())
+    return bool(torch.stack([found == value for value in (own.value, *own.otherwise)]).any(0).all())

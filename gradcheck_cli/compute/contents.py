@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
+import msgspec
 import torch
 
+from gradcheck_cli.compute.orders import Add, in_any_order, orders
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Exact, Reference
 from gradcheck_cli.records.case import Case
@@ -18,15 +21,15 @@ from gradcheck_cli.records.rounding import Rounding
 class Content:
     """A right content in fp64 and the tensors of its bound (`records/rounding.py` gives the formula), all of one shape.
 
-    bound = fixed + lambda_ * free + operands. None where equality is asked; then an element may also equal that of
-    `otherwise`, where another order of the same roundings is as right.
+    bound = fixed + lambda_ * free + operands. None where equality is asked; then an element may also equal that of one
+    of `otherwise`, where another order of the same roundings is as right.
     """
 
     value: torch.Tensor
     fixed: torch.Tensor | None = None
     free: torch.Tensor | None = None
     operands: torch.Tensor | None = None
-    otherwise: torch.Tensor | None = None
+    otherwise: tuple[torch.Tensor, ...] = ()
     base: torch.Tensor | None = None  # what is held without this gradient; None where that is nothing
 
     def part(self, rows: slice) -> Content:
@@ -35,8 +38,9 @@ class Content:
         def of(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.reshape(-1, tensor.shape[-1])[rows]
 
-        others = {name: getattr(self, name) for name in ("fixed", "free", "operands", "otherwise", "base")}
-        return Content(of(self.value), **{name: None if t is None else of(t) for name, t in others.items()})
+        others = {name: getattr(self, name) for name in ("fixed", "free", "operands", "base")}
+        given = {name: None if t is None else of(t) for name, t in others.items()}
+        return Content(of(self.value), otherwise=tuple(map(of, self.otherwise)), **given)
 
 
 def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
@@ -98,22 +102,20 @@ def _summed(
     if fill == "exact":
         return Content(whole)
     main_grad = prefill is not None
+    own = [as_stored(case, step.value) if rounds_first else step.value for step in steps]
 
-    def running(*, first: bool) -> torch.Tensor:
-        """Each microbatch added in turn, rounded by itself before it is, or with the buffer once it is."""
-        held = start
-        for step in steps:
-            own = as_stored(case, step.value) if rounds_first else step.value
-            held = as_held(
-                case, held + (as_held(case, own, in_main_grad=True) if first else own), in_main_grad=main_grad
-            )
-        return held
+    def held(value: torch.Tensor) -> torch.Tensor:
+        return as_held(case, value, in_main_grad=main_grad)
 
+    def sums(add: Add) -> list[torch.Tensor]:
+        return in_any_order(case, own, start, add, (lambda a, b: as_stored(case, a + b)) if rounds_first else None)
+
+    first, *others = sums(lambda sum_, new: held(sum_ + new))
     # A GEMM may round its product to a narrow main_grad's dtype before it adds the buffer: cuBLAS does, for bf16 on
     # Hopper. Else nothing rounded but the end is as right, whoever was to round.
     narrow = main_grad and case.main_grad_dtype != "fp32"
-    otherwise = running(first=True) if narrow else as_held(case, whole, in_main_grad=main_grad)
-    return Content(running(first=False), otherwise=otherwise)
+    others += sums(lambda sum_, new: held(sum_ + held(new))) if narrow else [held(whole)]
+    return Content(first, otherwise=tuple(others))
 
 
 def as_held(case: Case, value: torch.Tensor, *, in_main_grad: bool) -> torch.Tensor:
@@ -136,7 +138,7 @@ def predicted(case: Case, reference: Reference, role: Role, k: int) -> Content:
     if role != "fprop" or not case.bias:
         return Content(as_stored(case, value))
     bias = bias_rows(case, reference, k)
-    return Content(as_stored(case, value), otherwise=as_stored(case, as_stored(case, value - bias) + bias))
+    return Content(as_stored(case, value), otherwise=(as_stored(case, as_stored(case, value - bias) + bias),))
 
 
 def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Content:
@@ -156,28 +158,54 @@ def accumulated(
     """Microbatches added one after the other to a buffer that held `prefill` (None: nothing, so the first is stored).
 
     `rounds_first`: each microbatch's sum is stored in the activation dtype, then added; otherwise the GEMM adds the
-    buffer in its accumulator and rounds once.
+    buffer in its accumulator and rounds once. Of the ways in which tied uses may be added, what the worst one errs by.
     """
     running = torch.zeros_like(steps[0].value) if prefill is None else prefill
     fixed, free, operands = (torch.zeros_like(running) for _ in range(3))
-    for j, step in enumerate(steps):
-        terms = torch.tensor(case.splits(j), device=running.device, dtype=torch.float64)
-        terms = terms.view(-1, *[1] * (running.dim() - 1))
-        scale = step.scale
-        if rounds_first:
-            fixed = fixed + rounding.store * step.value.abs() + rounding.floor
-        else:
-            terms, scale = terms + 1, scale + running.abs()
-            if case.main_grad_dtype != "fp32":  # its product may be rounded to that before it is added
-                fixed = fixed + rounding.buffer * step.value.abs()
-        running = running + step.value
-        if prefill is not None or j:
-            fixed = fixed + rounding.buffer * running.abs()
-        free = free + rounding.accumulate * growth(rounding, terms) * scale
-        operands = operands + rounding.operands * step.energy
+    empty = prefill is None
+    for ways in orders(case, len(steps)):
+        here = [steps[k] for k in ways[0]]
+        after = reduce(torch.add, [step.value for step in here], running)
+        added = [_added(case, rounding, steps, way, None if empty else running, first=rounds_first) for way in ways]
+        if rounds_first and len(here) > 1:  # joined, as in an empty buffer of the activation dtype, then added
+            apart = msgspec.structs.replace(rounding, buffer=rounding.store)
+            joint, own = _added(case, apart, steps, ways[0], None, first=True)
+            added.append((joint if empty else joint + rounding.buffer * after.abs(), own))
+        fixed = fixed + reduce(torch.maximum, [one for one, _ in added])
+        free = free + reduce(torch.maximum, [one for _, one in added])
+        operands = reduce(torch.add, [rounding.operands * step.energy for step in here], operands)
+        running, empty = after, False
     # An expert without tokens adds exactly nothing: no rounding may be pleaded for it.
     touched = torch.stack([step.scale for step in steps]).sum(0) > 0
     return Content(running, fixed * touched, free * touched, operands * touched)
+
+
+def _added(
+    case: Case,
+    rounding: Rounding,
+    steps: list[Exact],
+    order: tuple[int, ...],
+    running: torch.Tensor | None,
+    *,
+    first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What microbatches add to the fixed and the free part of a bound, in one order; `running` None: to nothing yet."""
+    fixed, free = (torch.zeros_like(steps[0].value) for _ in range(2))
+    for k in order:
+        value, scale = steps[k].value, steps[k].scale
+        terms = torch.tensor(case.splits(k), device=value.device, dtype=torch.float64)
+        terms = terms.view(-1, *[1] * (value.dim() - 1))
+        if first:
+            fixed = fixed + rounding.store * value.abs() + rounding.floor
+        else:
+            terms, scale = terms + 1, scale if running is None else scale + running.abs()
+            if case.main_grad_dtype != "fp32":  # its product may be rounded to that before it is added
+                fixed = fixed + rounding.buffer * value.abs()
+        if running is not None:
+            fixed = fixed + rounding.buffer * (running + value).abs()
+        running = value if running is None else running + value
+        free = free + rounding.accumulate * growth(rounding, terms) * scale
+    return fixed, free
 
 
 def growth(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | float:

@@ -12,7 +12,7 @@ from gradcheck_cli.compute.contents import as_stored
 from gradcheck_cli.compute.measure import relative
 from gradcheck_cli.compute.reference import Reference, microbatch_of_expert
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import due
+from gradcheck_cli.records.due import due, paired
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
 
 LONGEST_SHIFT = 8
@@ -46,7 +46,7 @@ class Hypotheses:
             distances[name] = relative(float((found - wrong).norm()), size)
         for name, wrong in self.without_a_token(expert, found):
             distances[name] = relative(float((found - wrong).norm()), size)
-        for family in (self.shifted, self.of_others, self.shortened):
+        for family in (self.shifted, self.of_others, self.shortened, self.without_a_use):
             candidates = [(name, relative(float((found - wrong).norm()), size)) for name, wrong in family(expert)]
             distances |= dict([min(candidates, key=lambda one: one[1])]) if candidates else {}
         return distances
@@ -144,6 +144,11 @@ class Hypotheses:
                 parts = microbatch_of_expert(self.case, inputs, k, expert, only_last=tail)
                 missing = missing + parts[self.role].reshape(right.shape)
             yield f"tail={tail}", start + right - missing
+
+    def without_a_use(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """The gradient without one of two uses of tied weights in one step."""
+        for k in paired(self.case, self.k) if self.role in ("wgrad", "bgrad") else ():
+            yield f"use={k}", self.start(expert) + self.of(expert) - self.steps(expert)[k]
 
     def without_a_token(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradient without the token that the error points at.

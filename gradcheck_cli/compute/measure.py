@@ -170,10 +170,9 @@ def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> t
 def nearest(found: torch.Tensor, content: Content) -> torch.Tensor:
     """The content; where another order of its roundings comes nearer to what was found, that one."""
     value = content.value.reshape(found.shape)
-    if content.otherwise is None:
-        return value
-    other = content.otherwise.reshape(found.shape)
-    return torch.where((found - other).abs() < (found - value).abs(), other, value)
+    for other in (one.reshape(found.shape) for one in content.otherwise):
+        value = torch.where((found - other).abs() < (found - value).abs(), other, value)
+    return value
 
 
 def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch.Tensor]:

@@ -61,7 +61,9 @@ def joined(parts: Iterable[Content]) -> Content:
         tensors = [tensor for tensor in (getattr(one, name) for one in several) if tensor is not None]
         return torch.cat(tensors) if tensors else None
 
-    return Content(**{field.name: of(field.name) for field in fields(Content)})  # type: ignore[arg-type]
+    whole = {field.name: of(field.name) for field in fields(Content) if field.name != "otherwise"}
+    orders = zip(*(one.otherwise for one in several), strict=True)
+    return Content(**whole, otherwise=tuple(map(torch.cat, orders)))  # type: ignore[arg-type]
 
 
 def chunks(altered: list[Altered], elements: list[int]) -> Iterator[list[Altered]]:

@@ -17,7 +17,7 @@ from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, on_trial, parameters_of
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import frozen
+from gradcheck_cli.records.due import frozen, joined, steps_of
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 
 # Whose elements are measured; of others, and of sparse or meta tensors, shape and dtype tell enough.
@@ -66,17 +66,18 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
     """Run all microbatches; after each forward, backward and, where it is delayed, backward_dw yield what is there.
 
     The weights are loaded first, and get what the case says of main_grad, fused or not. Nothing is cleared between
-    microbatches. Ends early at an output that no gradient fits.
-    Raises CandidateRaised, also where its parameters and buffers cannot be read.
+    microbatches. Of a backward through two, all but x.grad is told with the last. Ends early at an output that no
+    gradient fits. Raises CandidateRaised, also where its parameters and buffers cannot be read.
     """
     trainer = Trainer(case, layer, inputs, fill)
-    for k in range(case.microbatches):
-        yield trainer.forward(k)
-        if not trainer.fits:
-            return
-        yield trainer.backward(k)
+    for step in steps_of(case):
+        for k in step:
+            yield trainer.forward(k)
+            if not trainer.fits:
+                return
+        yield from trainer.backward(step)
         if case.delay_wgrad_compute:
-            yield trainer.backward_dw(k)
+            yield trainer.backward_dw(step)
 
 
 class Trainer:
@@ -96,50 +97,60 @@ class Trainer:
             freeze(case, self.held)
             self.attached = attach_main_grad(case, self.held.weights, self.main_grad.tensor)
             self.loans = lent(case, layer, inputs, self.held, self.attached, self.main_grad)
+        self.before: torch.Tensor | None = None
+        self.x: dict[int, torch.Tensor] = {}
+        self.y: dict[int, torch.Tensor] = {}
 
     def forward(self, k: int) -> After:
         """The output of microbatch k."""
         case, splits = self.case, self.case.splits(k)
-        self.x, whole = x_of(case, self.inputs.x[k], self.byte)
+        x, whole = x_of(case, self.inputs.x[k], self.byte)
         # What a wgrad that is left to backward_dw must leave as it is.
-        self.before = self.main_grad.tensor.clone() if case.delay_wgrad_compute else None
+        if case.delay_wgrad_compute and not self.y:
+            self.before = self.main_grad.tensor.clone()
         # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
-        ahead = self.x.tensor.requires_grad_(not case.frozen_input).view_as(self.x.tensor)
-        self.loans.lend(self.x, whole, ahead, k)
+        ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
+        self.loans.lend(x, whole, ahead, k)
         with self._trial(f"forward of microbatch {k}"), filled(POISON[self.fill], self.device):
-            self.y = a_tensor(self.layer.forward(ahead, splits))
+            y = a_tensor(self.layer.forward(ahead, splits))
+        self.x[k], self.y[k] = x.tensor, y
         shape = (case.rows(k), case.out_features)
         with self._trial(f"reading the output of microbatch {k}"):
-            fprop, self.fits = (
-                _rows("fprop", "output", self.y, splits, shape, self.device),
-                tuple(self.y.shape) == shape,
-            )
+            fprop, self.fits = _rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
             seen = self.loans.seen()
         return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k))
 
-    def backward(self, k: int) -> After:
-        """The gradients of x and, unless they are left to backward_dw, of the parameters."""
-        case, splits = self.case, self.case.splits(k)
-        given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
-        self.loans.lend(given, whole, given.tensor, k)
-        with self._trial(f"backward of microbatch {k}"), filled(POISON[self.fill], self.device):
-            self.y.backward(given.tensor)
-        with self._trial(f"reading the gradients after the backward of microbatch {k}"):
-            dgrad = _rows("dgrad", "input.grad", self.x.tensor.grad, splits, tuple(self.x.tensor.shape), self.device)
+    def backward(self, step: tuple[int, ...]) -> list[After]:
+        """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
+        case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
+        xs = [(k, self.x[k]) for k in step]
+        for k in step:
+            given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
+            self.loans.lend(given, whole, given.tensor, k)
+            grads.append(given.tensor)
+        with self._trial(said), filled(POISON[self.fill], self.device):
+            torch.autograd.backward([self.y.pop(k) for k in step], grads)
+        with self._trial(f"reading the gradients after the {said}"):
+            found = {k: [_rows("dgrad", "input.grad", x.grad, case.splits(k), x.shape, self.device)] for k, x in xs}
             parameters = _parameters(case, self.held, self.attached, self.device)
             if self.before is not None:
                 parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
+            found[step[-1]] += parameters
             seen = self.loans.seen()
-            self.loans.keep(self.x.tensor, k)
-        return After(k, "backward", [snapshot(one) for one in (dgrad, *parameters)], self.loans.changed(seen, k))
+            for k, x in xs:
+                self.loans.keep(x, k)
+        changed = {step[-1]: self.loans.changed(seen, step[-1])}
+        return [After(k, "backward", [snapshot(one) for one in found[k]], changed.get(k, [])) for k in step]
 
-    def backward_dw(self, k: int) -> After:
-        """The gradients of the parameters that the backward left open."""
-        with self._trial(f"backward_dw of microbatch {k}"), filled(POISON[self.fill], self.device):
-            cast("Delayed", self.layer).backward_dw()
-        with self._trial(f"reading the gradients after the backward_dw of microbatch {k}"):
+    def backward_dw(self, step: tuple[int, ...]) -> After:
+        """The gradients of the parameters that the backward left open, use by use."""
+        said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
+        with self._trial(said), filled(POISON[self.fill], self.device):
+            for _ in step:
+                cast("Delayed", self.layer).backward_dw()
+        with self._trial(f"reading the gradients after the {said}"):
             parameters, seen = _parameters(self.case, self.held, self.attached, self.device), self.loans.seen()
-        return After(k, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, k))
+        return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
 
     def _trial(self, during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[self.fill]}", self.device)

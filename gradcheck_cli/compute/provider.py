@@ -33,7 +33,8 @@ class Layer(Protocol):
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) with T = sum(m_splits) -> y (T, N); raises whatever the candidate raises.
 
-        Called once for each microbatch, in their order: what a call is given besides is for the layer to know.
+        Called once for each microbatch, in their order: what a call is given besides is for the layer to know. With
+        `tied_weights` two calls come before the one backward of both.
         """
 
     def effective(self) -> dict[str, str | int]:
@@ -47,7 +48,7 @@ class Delayed(Layer, Protocol):
     """What a layer must do besides where the case has `delay_wgrad_compute`."""
 
     def backward_dw(self) -> None:
-        """Compute the weights' gradients of the earliest backward that left them open."""
+        """Compute the weights' gradients of the earliest backward, or use in one, that left them open."""
 
 
 Builder = Callable[[Case, torch.device], Layer]

@@ -25,7 +25,9 @@ buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype
             sec. 4.2: the error of a recursive sum is the sum of d_i T_i over its partial sums T_i). A GEMM that
             accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding;
             into a bf16 main_grad cuBLAS rounds its product first, as measured on an H200 (Transformer Engine's legacy
-            path; the native one does not): one more of the product.
+            path; the native one does not): one more of the product. Two uses of tied weights in one step may be added
+            in either order, with other partial sums, or joined first where autograd does it, which errs by `store` of
+            their sum: the largest of these, term by term (`compute/orders.py`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ from gradcheck_cli.records.due import (
     dummy_of,
     frozen,
     is_first,
+    joined,
     overwriting,
     overwriting_at_all,
+    steps_of,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
 
@@ -52,10 +54,11 @@ LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 def expected(case: Case) -> list[Expected]:
     """Every slot of a case after every phase that must fill it."""
-    return [slot for k in range(case.microbatches) for slot in _microbatch(case, k)]
+    return [slot for step in steps_of(case) for k in step for slot in _microbatch(case, k, last=k == step[-1])]
 
 
-def _microbatch(case: Case, k: int) -> Iterator[Expected]:
+def _microbatch(case: Case, k: int, *, last: bool) -> Iterator[Expected]:
+    """What one microbatch must fill; of a backward's last one the parameters as well."""
     splits = case.splits(k)
     reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
     n, features = case.out_features, case.in_features
@@ -84,6 +87,8 @@ def _microbatch(case: Case, k: int) -> Iterator[Expected]:
             **common,
         )
         yield _nothing(dgrad) if case.frozen_input else dgrad
+        if not last:
+            continue
         if case.delay_wgrad_compute and case.main_grad == "attached":
             yield _held_back(case, common)
         common |= {"empty": not reached[i], "phase": delivered_in(case)}
@@ -161,9 +166,15 @@ def in_words(case: Case) -> list[str]:
             f"{case.tail_rows} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the "
             f"output and x.grad have rows for them, which nobody reads, and no gradient depends on them"
         )
-    if case.delay_wgrad_compute:
+    if case.tied_weights:
         said.append(
-            "backward_dw() is called once after each backward: before it every main_grad is bit-unchanged and an "
+            f"tied weights: one backward goes through the outputs of microbatches "
+            f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
+        )
+    if case.delay_wgrad_compute:
+        times = "once for each use after each backward" if case.tied_weights else "once after each backward"
+        said.append(
+            f"backward_dw() is called {times}: before it every main_grad is bit-unchanged and an "
             "unfused .grad is not judged; after it all of the above holds"
         )
     return said

@@ -12,6 +12,7 @@ NAMES = {
     "zero": "zero",
     "prefill lost": "prefill lost",
     "not overwritten": "not overwritten",
+    "use": "use of tied weights in microbatch {} lost",
     "last": "last microbatch only",
     "first": "first microbatch only",
     "overwritten": "overwritten",

@@ -158,6 +158,7 @@ FAULTS: tuple[Fault, ...] = (
     delivery("overwritten", W, "B4", "main_grad holds the last microbatch alone, without its prefill", WRONG),
     delivery("last_only", PARAMETERS, "B4", "earlier microbatches lost", GONE, fast=W),
     delivery("first_only", PARAMETERS, "A9", "later microbatches lost", GONE),
+    delivery("use_lost", PARAMETERS, "B10", "one of two uses of tied weights lost", GONE, fast=W),
     delivery("prefill_lost", W, "B8", "main_grad without what it held before", WRONG),
     delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", WRONG),
     delivery("accumulated_in_bf16", PARAMETERS, "B7", "rounded to bf16 after each microbatch", WRONG, fills=INTEGERS),

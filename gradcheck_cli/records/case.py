@@ -51,6 +51,9 @@ class Case(Record, frozen=True, kw_only=True):
         Literal["unset", "first"], Meta(description="given to every call: True to the first, False to the others")
     ] = "unset"
     delay_wgrad_compute: Annotated[bool, Meta(description="wgrad is computed by backward_dw()")] = False
+    tied_weights: Annotated[
+        bool, Meta(description="microbatches go in pairs: two forwards, then one backward through both outputs")
+    ] = False
     frozen_weights: Annotated[
         Literal["none", "all", "first", "last"], Meta(description="weights that ask for no gradient")
     ] = "none"

@@ -29,6 +29,22 @@ def due(case: Case, expert: int, microbatch: int) -> Due | None:
     return Due("main_grad", written[-1] if written else 0, prefill=not written)
 
 
+def steps_of(case: Case) -> list[tuple[int, ...]]:
+    """The microbatches of each backward, in order: with tied weights two, and one where it has no partner."""
+    each = 2 if case.tied_weights else 1
+    return [tuple(range(k, min(k + each, case.microbatches))) for k in range(0, case.microbatches, each)]
+
+
+def joined(step: tuple[int, ...]) -> str:
+    """The microbatches of one backward in words: `2 and 3`."""
+    return " and ".join(map(str, step))
+
+
+def paired(case: Case, microbatch: int) -> tuple[int, ...]:
+    """The microbatches up to this one whose backward goes through the output of another as well."""
+    return tuple(k for step in steps_of(case) if len(step) > 1 and step[-1] <= microbatch for k in step)
+
+
 def frozen(case: Case, expert: int) -> bool:
     """Whether an expert's weight asks for no gradient."""
     whose = {"none": (), "all": range(case.num_gemms), "first": (0,), "last": (case.num_gemms - 1,)}

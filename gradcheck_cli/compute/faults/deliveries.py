@@ -30,6 +30,7 @@ class Delivered:
     replaced: bool = False
     on_top: bool = True
     frozen: bool = False
+    paired: tuple[int, ...] = ()  # of the steps those of tied weights that share a backward with another
     dummy: str = "any"  # what `.grad` may hold beside a fused main_grad: any, zero, none
 
     @property
@@ -124,6 +125,11 @@ def only_some(kept: slice) -> Deliver:
     return deliver
 
 
+def use_lost(right: Delivered) -> Delivered:
+    """The sum without one of two uses: the last that brought something."""
+    return right.plus([-step for step in (right.steps[k] for k in right.paired) if step.any()][-1:])
+
+
 def prefill_lost(right: Delivered) -> Delivered:
     """main_grad without what was there."""
     return right.plus([-right.prefill]) if right.fused and right.prefill is not None and right.on_top else right
@@ -212,6 +218,7 @@ DELIVERIES: dict[str, Deliver] = {
     "overwritten": overwritten,
     "last_only": only_some(slice(-1, None)),
     "first_only": only_some(slice(0, 1)),
+    "use_lost": use_lost,
     "prefill_lost": prefill_lost,
     "not_overwritten": not_overwritten,
     "frozen_given": frozen_given,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +9,14 @@ import torch
 
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
 from gradcheck_cli.compute.faults.endings import END
+from gradcheck_cli.compute.faults.gates import gate
 from gradcheck_cli.compute.faults.scene import Scene
 from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import due, dummy_of
+from gradcheck_cli.records.due import due, dummy_of, paired, steps_of
 from gradcheck_cli.records.observation import Role
 
 
@@ -30,28 +30,15 @@ class Held:
     main_grad: torch.Tensor | None = None
 
 
-Back = Callable[[torch.Tensor], torch.Tensor | None]
+@dataclass
+class Use:
+    """What one forward was given, and what its backward brings: grad_output, and the parameters' step."""
 
-
-class Gate(torch.autograd.Function):
-    """The identity, or another value in its place; on the way back the gradient goes through `back`."""
-
-    @staticmethod
-    def forward(ctx: Any, _: torch.Tensor, passed: torch.Tensor, back: Back) -> torch.Tensor:
-        """Keep what the gradient will go through."""
-        ctx.back = back
-        return passed.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        """The altered gradient, or none."""
-        return ctx.back(grads[0].clone()), None, None
-
-
-def gate(value: torch.Tensor, back: Back, passed: torch.Tensor | None = None) -> torch.Tensor:
-    """The value, or what is passed in its place, whose gradient goes through `back`."""
-    given: torch.Tensor = Gate.apply(value, value.detach() if passed is None else passed, back)  # type: ignore[no-untyped-call]
-    return given
+    microbatch: int
+    x: torch.Tensor  # before its gradient goes through a gate
+    w: torch.Tensor
+    g: torch.Tensor = field(default_factory=torch.Tensor)
+    step: torch.Tensor = field(default_factory=torch.Tensor)
 
 
 class FaultLayer(LoopLayer):
@@ -61,9 +48,8 @@ class FaultLayer(LoopLayer):
         super().__init__(case, device)
         self.case, self.mutant = case, MUTANTS[case.api]
         self.delayed = self.delayed and self.mutant.fault.kind != "early"
-        self.microbatch = -1
+        self.uses: list[Use] = []
         self.earlier: list[list[torch.Tensor]] = []
-        self.given = self.x = self.w = self.g = self.step = torch.empty(0)
         self.held: dict[int, Held] = {}
         if self.mutant.fault.kind == "delivery" and self.mutant.role != "dgrad":
             own = self._weights if self.mutant.role == "wgrad" else self._biases
@@ -74,22 +60,20 @@ class FaultLayer(LoopLayer):
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        self.microbatch += 1
         for i in self.held:  # a buffer of another shape or dtype cannot be added to
             (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
-        self.given = x  # before its gradient goes through a gate
         used = self.used()
         weight = used[0] if self.packed else torch.stack(used)
-        self.x, self.w = x.detach(), weight.detach()
-        weights = gate(weight, lambda wgrad: self._kept(self._altered("wgrad", wgrad), "wgrad")).unbind()
+        self.uses.append(use := Use(len(self.uses), x, weight.detach()))
+        weights = gate(weight, lambda wgrad: self._kept(use, "wgrad", wgrad)).unbind()
         biases: Any = [None] * self.experts
         if len(self._biases):
             bias = torch.stack(self.bias_of_each())
-            biases = gate(bias, lambda bgrad: self._kept(self._altered("bgrad", bgrad), "bgrad")).unbind()
-        rows = gate(x[: sum(m_splits)], self._dgrad).split(list(m_splits))
+            biases = gate(bias, lambda bgrad: self._kept(use, "bgrad", bgrad)).unbind()
+        rows = gate(x[: sum(m_splits)], lambda dgrad: self._dgrad(use, dgrad)).split(list(m_splits))
         y = [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, weights, biases, strict=True)]
         output = torch.cat(y)
-        whole = gate(output, self._keep_grad_output, self._altered("fprop", output.detach()))
+        whole = gate(output, lambda g: self._keep_grad_output(use, g), self._altered(use, "fprop", output.detach()))
         return torch.nn.functional.pad(whole, (0, 0, 0, len(x) - sum(m_splits)))
 
     def backward_dw(self) -> None:
@@ -97,19 +81,19 @@ class FaultLayer(LoopLayer):
         if self.mutant.fault.kind != "early":
             super().backward_dw()
 
-    def _altered(self, role: Role, right: torch.Tensor) -> torch.Tensor:
+    def _altered(self, use: Use, role: Role, right: torch.Tensor) -> torch.Tensor:
         """A result of this microbatch with the fault, if it is this role's."""
         if self.mutant.role != role or self.mutant.fault.kind != "value":
             return right
-        splits = list(self.case.splits(self.microbatch))
+        splits = list(self.case.splits(use.microbatch))
         stored = list(right.split(splits) if role in ("fprop", "dgrad") else right)
         scene = Scene(
             case=self.case,
             role=role,
-            microbatch=self.microbatch,
-            x=self.x,
-            weight=self.w,
-            grad_output=self.g,
+            microbatch=use.microbatch,
+            x=use.x.detach(),
+            weight=use.w,
+            grad_output=use.g,
             bias=torch.stack([bias.detach() for bias in self.bias_of_each()]) if len(self._biases) else None,
             parts=[part.double() for part in stored],
             earlier=self.earlier,
@@ -120,28 +104,28 @@ class FaultLayer(LoopLayer):
         parts = [altered.get(i, part).to(right.dtype) for i, part in enumerate(scene.parts)]
         return torch.cat(parts) if role in ("fprop", "dgrad") else torch.stack(parts)
 
-    def _dgrad(self, right: torch.Tensor) -> torch.Tensor | None:
+    def _dgrad(self, use: Use, right: torch.Tensor) -> torch.Tensor | None:
         if self.mutant.role == "dgrad" and self.mutant.fault.kind == "delivery":
             given = Delivered(
                 expert=0, packed=True, fused=False, dtype=self.case.dtype, steps=[], prefill=None, grad=right
             )
             return DELIVERIES[self.mutant.fault.name](given).grad
-        return self._altered("dgrad", right)
+        return self._altered(use, "dgrad", right)
 
-    def _keep_grad_output(self, g: torch.Tensor) -> torch.Tensor:
-        self.g = g
+    def _keep_grad_output(self, use: Use, g: torch.Tensor) -> torch.Tensor:
+        use.g = g
         if self.mutant.fault.name.startswith("frozen"):
-            self._give_what_is_frozen()
+            self._give_what_is_frozen(use)
         return g
 
     @torch.no_grad()
-    def _give_what_is_frozen(self) -> None:
+    def _give_what_is_frozen(self, use: Use) -> None:
         """A gradient for what asks for none, which autograd therefore passes by."""
-        role, rows = self.mutant.role, list(self.case.splits(self.microbatch))
-        pairs = list(zip(self.x.double().split(rows), self.g.double().split(rows), strict=True))
+        role, rows = self.mutant.role, list(self.case.splits(use.microbatch))
+        pairs = list(zip(use.x.detach().double().split(rows), use.g.double().split(rows), strict=True))
         if role == "dgrad":
-            given = torch.cat([g @ w.double() for (_, g), w in zip(pairs, self.w, strict=True)])
-            parameters, steps = [self.given._base], [given]  # noqa: SLF001  the leaf that the trainer looks at
+            given = torch.cat([g @ w.double() for (_, g), w in zip(pairs, use.w, strict=True)])
+            parameters, steps = [use.x._base], [given]  # noqa: SLF001  the leaf that the trainer looks at
         elif role == "wgrad":
             steps = [g.T @ x for x, g in pairs]
             parameters, steps = list(self._weights), [torch.stack(steps)] if self.packed else steps
@@ -164,9 +148,10 @@ class FaultLayer(LoopLayer):
             )
             leave(parameter, DELIVERIES[self.mutant.fault.name](right))
 
-    def _kept(self, step: torch.Tensor, role: Role) -> torch.Tensor:
+    def _kept(self, use: Use, role: Role, right: torch.Tensor) -> torch.Tensor:
+        step = self._altered(use, role, right)
         if role == self.mutant.role:
-            self.step = step
+            use.step = step
         return step
 
     @torch.no_grad()
@@ -175,19 +160,22 @@ class FaultLayer(LoopLayer):
         role, dtype = self.mutant.role, DTYPES[self.case.dtype]
         weight = role == "wgrad"
         fused, packed = self.fused and weight, self.packed and weight
-        step = self.step if packed else self.step[i]
+        last = len(self.uses) - 1
+        now = next(step for step in steps_of(self.case) if last in step)
+        steps = [self.uses[k].step if packed else self.uses[k].step[i] for k in now]
         own = self.held.setdefault(i, Held())
         attached: torch.Tensor | None = getattr(parameter, "main_grad", None) if weight else None
         if own.prefill is None and attached is not None:
             own.prefill, own.main_grad = attached.clone(), attached.clone()
-        where = due(self.case, i, self.microbatch) if weight else None
-        fresh = where is not None and where.since == self.microbatch and not where.prefill and fused
-        own.steps = [*([] if fresh else own.steps), step.double()]
-        if fused and own.main_grad is not None:
-            held = torch.zeros_like(own.main_grad) if fresh else own.main_grad
-            own.main_grad = (held + step).to(held.dtype)
-        elif not fused:
-            own.grad = step.clone() if own.grad is None else (own.grad + step).to(dtype)
+        where = due(self.case, i, last) if weight else None
+        fresh = where is not None and where.since == last and not where.prefill and fused
+        own.steps = [*([] if fresh else own.steps), *(step.double() for step in steps)]
+        for step in steps:
+            if fused and own.main_grad is not None:
+                held = torch.zeros_like(own.main_grad) if fresh else own.main_grad
+                own.main_grad = (held + step).to(held.dtype)
+            elif not fused:
+                own.grad = step.clone() if own.grad is None else (own.grad + step).to(dtype)
         given = DELIVERIES[self.mutant.fault.name](
             Delivered(
                 expert=i,
@@ -201,6 +189,7 @@ class FaultLayer(LoopLayer):
                 flag=fused if weight and hasattr(parameter, "grad_added_to_main_grad") else None,
                 on_top=where is None or where.prefill,
                 dummy=dummy_of(self.case),
+                paired=paired(self.case, last),
             )
         )
         leave(parameter, given)
