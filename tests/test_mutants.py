@@ -45,6 +45,7 @@ CASES = (
     "torch:api=loop:fuse_wgrad_accumulation=1:overwrite_main_grad=all:zero_out_wgrad=1:bias=1:padded_tail=large",
     "torch:api=loop:fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent:delay_wgrad_compute=1:frozen_input=1",
     "torch:api=loop:frozen_weights=all:frozen_bias=1:bias=1",
+    "torch:api=loop:bias=1:m_splits=5,9:in_features=8:out_features=8:dtype=fp16:microbatches=16",
     "torch:api=loop:tied_weights=1:bias=1:m_splits=5,0,9:microbatches=3",
 )
 

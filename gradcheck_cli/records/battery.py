@@ -160,7 +160,7 @@ FAULTS: tuple[Fault, ...] = (
     delivery("first_only", PARAMETERS, "A9", "later microbatches lost", GONE),
     delivery("use_lost", PARAMETERS, "B10", "one of two uses of tied weights lost", GONE, fast=W),
     delivery("prefill_lost", W, "B8", "main_grad without what it held before", WRONG),
-    delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", WRONG),
+    delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", POISONED),
     delivery("accumulated_in_bf16", PARAMETERS, "B7", "rounded to bf16 after each microbatch", WRONG, fills=INTEGERS),
     delivery("not_overwritten", W, "B5", "added to a main_grad that it should have overwritten", WRONG),
     delivery("frozen_given", ("dgrad", *PARAMETERS), "B9", "in .grad though it is frozen", UNEXPECTED),
