@@ -282,3 +282,12 @@ def test_a_broken_installation_is_told_in_its_own_words(tmp_path: Path, words: s
         judged(tmp_path, machine, [Case.parse("te:api=op")])
     assert words in str(ended.value)
     assert "gradcheck doctor" in str(ended.value)
+
+
+def test_each_use_of_tied_weights_may_be_added_to_main_grad_by_itself(tmp_path: Path) -> None:
+    cases = [
+        Case.parse(f"te:api={api}:fuse_wgrad=1:main_grad_dtype={dtype}:tied_weights=1:microbatches=5")
+        for api in ("module", "op")
+        for dtype in ("fp32", "bf16")
+    ]
+    assert set(outcomes(judged(tmp_path, Machine("2.17.1"), cases)).values()) == {"PASSED"}
