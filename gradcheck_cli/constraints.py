@@ -8,6 +8,7 @@ from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import overwriting_at_all
+from gradcheck_cli.records.roles import CHAIN, is_chain
 
 
 class Constraint(Record, frozen=True, kw_only=True):
@@ -38,7 +39,33 @@ _FUSED_ALONE = {
     "is_first_microbatch": "unset",
 }
 
+_TE_OPS = (("te", "op"), ("te", CHAIN))
+# What no chain is tried with, and why each is left out.
+_OF_ONE_LAYER = {
+    "path": ("auto", "the op-fuser chooses its path by itself"),
+    "bias": (False, "its layers are built without bias, as the experts of most models are"),
+    "return_bias": (False, "there is no bias"),
+    "single_grouped_bias": (False, "there is no bias"),
+    "frozen_bias": (False, "there is no bias"),
+    "delay_wgrad_compute": (False, "each of its layers would have a backward_dw() of its own"),
+    "frozen_weights": ("none", "what is left to learn of two layers is not worked out yet"),
+    "frozen_input": (False, "what is left to learn of two layers is not worked out yet"),
+    "is_first_microbatch": ("unset", "te.ops takes no is_first_microbatch"),
+    "save_original_input": (False, "te.ops takes no save_original_input"),
+    "padded_tail": ("none", "its probabilities would need a tail as well"),
+    "input_layout": ("contiguous", "it is tried on te:api=op, which has the same forward"),
+}
+
 CONSTRAINTS = (
+    Constraint(
+        name="axes-of-one-layer",
+        why="a chain, api=op_mlp, is tried without "
+        + "; ".join(f"{name} ({why})" for name, (_, why) in _OF_ONE_LAYER.items()),
+        rejects=lambda case: (
+            is_chain(case) and any(getattr(case, name) != value for name, (value, _) in _OF_ONE_LAYER.items())
+        ),
+        about=tuple((name,) for name in _OF_ONE_LAYER),
+    ),
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",
@@ -89,10 +116,10 @@ CONSTRAINTS = (
     ),
     Constraint(
         name="arguments-of-the-module",
-        why="te:api=op takes neither return_bias nor a list of splits, only te:api=module takes save_original_input, "
-        "and a layer of plain torch takes its splits in one way",
+        why="te:api=op and op_mlp take neither return_bias nor a list of splits, only te:api=module takes "
+        "save_original_input, and a layer of plain torch takes its splits in one way",
         rejects=lambda case: (
-            ((case.return_bias or case.m_splits_as == "list") and (case.provider, case.api) == ("te", "op"))
+            ((case.return_bias or case.m_splits_as == "list") and (case.provider, case.api) in _TE_OPS)
             or (case.save_original_input and (case.provider, case.api) != ("te", "module"))
             or (case.m_splits_as != "auto" and case.provider in ("torch", "faults"))
         ),

@@ -203,5 +203,5 @@ def job(case: Case, mutants: str = "none") -> Job:
         target=plugins.target(case.provider, case.api),
         environment=candidate.environment,
         rounding=bounds.rounding(case, candidate),
-        mutants=battery.needed(mutants),
+        mutants=battery.needed(mutants, case),
     )

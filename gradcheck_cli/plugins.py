@@ -26,8 +26,12 @@ _TORCH_ENVIRONMENT = {
 BUILT_IN = {
     "te": Candidate(
         name="te",
-        summary="NVIDIA Transformer Engine: te.GroupedLinear (module) and te.ops.GroupedLinear (op)",
-        apis={"module": f"{_PROVIDERS}.te_module:build", "op": f"{_PROVIDERS}.te_ops:build"},
+        summary="NVIDIA Transformer Engine: te.GroupedLinear (module), te.ops.GroupedLinear (op), a chain (op_mlp)",
+        apis={
+            "module": f"{_PROVIDERS}.te_module:build",
+            "op": f"{_PROVIDERS}.te_ops:build",
+            "op_mlp": f"{_PROVIDERS}.te_op_mlp:build",
+        },
         distribution="transformer-engine",
         needs_cuda=True,
         # Without it Transformer Engine 2.15+ turns single_grouped_weight off with a mere warning
@@ -38,8 +42,12 @@ BUILT_IN = {
     ),
     "torch": Candidate(
         name="torch",
-        summary="plain torch: torch.nn.functional.grouped_mm, or F.linear per expert (loop)",
-        apis={"grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build", "loop": f"{_PROVIDERS}.torch_loop:build"},
+        summary="plain torch: torch.nn.functional.grouped_mm, F.linear per expert (loop), a chain (op_mlp)",
+        apis={
+            "grouped_mm": f"{_PROVIDERS}.torch_grouped_mm:build",
+            "loop": f"{_PROVIDERS}.torch_loop:build",
+            "op_mlp": f"{_PROVIDERS}.torch_op_mlp:build",
+        },
         distribution="torch",
         environment=_TORCH_ENVIRONMENT,
         main_grad_written_by="hook",

@@ -13,6 +13,7 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.matrix import Excluded
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.roles import CHAIN
 
 TE, TORCH = plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]
 PLUGIN = Candidate(name="mine", apis={"fast": "mine:build"}, summary="a plug-in", distribution="mine")
@@ -43,7 +44,11 @@ WRONG = {
         "num_gemms=0: expected a whole number, 1 to 1048576",
     ),
     "an unknown provider": ('[[block]]\nprovider = ["te", "jax"]\n', 2, "provider=jax: expected te or torch"),
-    "an unknown api": ('[[block]]\napi = "modul"\n', 2, "api=modul: expected module or op or grouped_mm or loop"),
+    "an unknown api": (
+        '[[block]]\napi = "modul"\n',
+        2,
+        "api=modul: expected module or op or op_mlp or grouped_mm or loop",
+    ),
     "an unknown api left out": ('[[block]]\napi = "not te:modul"\n', 2, "api=modul: expected module or op"),
     "an api left out of nobody": ('[[block]]\napi = "not module"\n', 2, "expected `not provider:api`"),
     "splits without brackets of their own": (
@@ -137,7 +142,8 @@ def test_core_holds_the_apis_of_a_plug_in_too() -> None:
 def test_smoke_is_a_handful_and_still_sees_every_role(provider: Candidate) -> None:
     found = cases("smoke", provider)
     assert len(found) == 8
-    assert {(c.api, c.bias) for c in found} >= {(api, True) for api in provider.apis}
+    layers = set(provider.apis) - {CHAIN}
+    assert {(c.api, c.bias) for c in found} >= {(api, True) for api in layers}
     assert {(c.single_grouped_weight, c.fuse_wgrad_accumulation) for c in found} == set(SWITCHES)
 
 
@@ -212,7 +218,7 @@ def test_a_block_takes_those_of_its_apis_that_the_provider_has(tmp_path: Path) -
 
 def test_a_block_takes_all_apis_but_those_named_with_not(tmp_path: Path) -> None:
     name = file(tmp_path, '[[block]]\napi = ["not te:op", "not torch:loop"]\n')
-    assert ids(name, TE, TORCH) == ["te:api=module", "torch:api=grouped_mm"]
+    assert ids(name, TE, TORCH) == ["te:api=module", "te:api=op_mlp", "torch:api=grouped_mm", "torch:api=op_mlp"]
 
 
 def test_a_block_of_another_provider_contributes_nothing(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradcheck_cli import pipeline
-from gradcheck_cli.compute.contents import Content, accumulated, contents, growth
+from gradcheck_cli.compute.contents import Content, accumulated, contents
+from gradcheck_cli.compute.found import Found, Held
 from gradcheck_cli.compute.measure import Explain, delivered, deviation_per_expert, measure, shown_per_expert
-from gradcheck_cli.compute.observe import Found, Held
-from gradcheck_cli.compute.reference import Exact, prepare
+from gradcheck_cli.compute.products import Exact, growth
+from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import INFINITE, Buffer, Deviation, Role, SlotSeen
 from gradcheck_cli.records.rounding import Rounding

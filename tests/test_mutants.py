@@ -30,6 +30,7 @@ SMOKE = [
 UNFUSED = "torch:api=loop:bias=1:m_splits=5,0,0,9,7"
 UNIFORM = "torch:api=loop:bias=1:grad_output=expanded"
 MANY_TOKENS = "torch:api=loop:dtype=fp16:bias=1:m_splits=1000,3:microbatches=1:grad_output=expanded"
+CHAIN = "torch:api=op_mlp:single_grouped_weight=1:fuse_wgrad_accumulation=1:m_splits=empty_middle"
 CASES = (
     *SMOKE,
     UNFUSED,
@@ -47,6 +48,11 @@ CASES = (
     "torch:api=loop:frozen_weights=all:frozen_bias=1:bias=1",
     "torch:api=loop:bias=1:m_splits=5,9:in_features=8:out_features=8:dtype=fp16:microbatches=16",
     "torch:api=loop:tied_weights=1:bias=1:m_splits=5,0,9:microbatches=3",
+    CHAIN,
+    "torch:api=op_mlp:dtype=fp32:microbatches=3",
+    "torch:api=op_mlp:fuse_wgrad_accumulation=1:zero_out_wgrad=1:grad_output=expanded",
+    "torch:api=op_mlp:fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent",
+    "torch:api=op_mlp:dtype=fp16:fuse_wgrad_accumulation=1:overwrite_main_grad=some:m_splits=uneven",
 )
 
 
@@ -75,7 +81,7 @@ def test_every_mutant_is_rejected_as_it_deserves_or_changes_nothing(case: str) -
     assert found.mutants is not None
     assert [name for name in found.mutants.survived if MUTANTS[name].fault.required] == []
     assert found.mutants.of == len(applied(case)) == found.mutants.killed + len(found.mutants.survived)
-    assert found.mutants.of + found.mutants.inapplicable == len(MUTANTS)
+    assert found.mutants.of + found.mutants.inapplicable == len(needed("all", Case.parse(case)))
 
 
 def test_every_mutant_can_be_applied_to_some_case() -> None:
@@ -110,11 +116,13 @@ def test_a_fault_deserves_what_no_gate_lets_pass() -> None:
 
 
 def test_the_default_subset_has_every_role_and_every_kind() -> None:
-    fast = [MUTANTS[name] for name in needed("fast")]
+    layer = Case.parse(UNFUSED)
+    fast = [MUTANTS[name] for name in needed("fast", layer)]
     assert {one.role for one in fast} == {"fprop", "dgrad", "wgrad", "bgrad"}
     assert {one.fault.kind for one in fast} == {"value", "delivery", "unseen"}
     assert len(fast) <= 20
-    assert (needed("none"), needed("all")) == ([], list(MUTANTS))
+    assert needed("none", layer) == []
+    assert {*needed("all", layer), *needed("all", Case.parse(CHAIN))} == set(MUTANTS)
 
 
 @pytest.mark.parametrize("mode", ("fast", "all"))
@@ -143,7 +151,7 @@ def test_a_check_that_is_gone_is_missed_where_it_is_needed(monkeypatch: pytest.M
 
 
 def test_a_step_of_the_ladder_that_is_not_seen_costs_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    ladder = [name for name, one in MUTANTS.items() if one.fault.roundings]
+    ladder = [name for name in needed("all", Case.parse(UNFUSED)) if MUTANTS[name].fault.roundings]
     monkeypatch.setattr(accuracy, "_inexact", lambda *_: "")
     monkeypatch.setattr(accuracy, "_inaccurate", lambda *_: "")
     only = msgspec.structs.replace(observed(UNFUSED), mutants=ladder)

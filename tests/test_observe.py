@@ -13,10 +13,11 @@ from in_process import observed, verdict
 
 from gradcheck_cli.compute.attached import attach_main_grad, layout
 from gradcheck_cli.compute.engine import plain
+from gradcheck_cli.compute.found import Held
 from gradcheck_cli.compute.handed import grad_output_of
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.lent import ALIGNED, GUARD, changed, guarded
-from gradcheck_cli.compute.observe import Held, observe
+from gradcheck_cli.compute.observe import observe
 from gradcheck_cli.compute.providers.torch_loop import build
 from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.records.case import Case

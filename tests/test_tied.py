@@ -16,8 +16,8 @@ from test_mutants import judged, phases
 from gradcheck_cli import matrix, pipeline
 from gradcheck_cli.compute.contents import accumulated
 from gradcheck_cli.compute.orders import in_any_order
+from gradcheck_cli.compute.products import Exact
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
-from gradcheck_cli.compute.reference import Exact
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected, in_words
 from gradcheck_cli.records.case import Case

@@ -11,12 +11,13 @@ import torch
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
 from gradcheck_cli.compute.faults.scene import asleep, busiest
 from gradcheck_cli.compute.faults.values import VALUES
-from gradcheck_cli.compute.observe import Held
+from gradcheck_cli.compute.found import Held
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import PARAMETERS, Mutant
 from gradcheck_cli.records.due import due, dummy_of, overwriting, paired
 from gradcheck_cli.records.observation import Buffer
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 
 
 class Altered(NamedTuple):
@@ -67,21 +68,24 @@ def whose(stage: Stage, mutant: Mutant) -> list[int]:
     experts = [i for i in busiest(case, stage.microbatch) if asleep(case, stage.role, i) is frozen]
     if mutant.fault.name == "missing_but_first":
         return experts
-    return list({overwriting(case, i): i for i in reversed(experts)}.values())
+    chosen = {overwriting(case, i): i for i in reversed(experts)}.values()
+    # What the last microbatch brought, and what those before it did, are seen to be lost where they are much.
+    return list(dict.fromkeys([*chosen, *(busiest(case, stage.microbatch, by_now=True)[:1] if is_chain(case) else ())]))
 
 
 def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
     """Both buffers of an expert as the fault leaves them."""
-    case, name, prefill = stage.job.case, mutant.fault.name, stage.reference.inputs.prefill
+    case, name, weight = stage.job.case, mutant.fault.name, stage.role in WEIGHTS
+    prefill = stage.reference.inputs.prefill_of(stage.role)
     for expert in whose(stage, mutant):
-        where = due(case, expert, stage.microbatch) if stage.role == "wgrad" else None
-        since = where.since if where else stage.microbatch if stage.role == "dgrad" else 0
+        where = due(case, expert, stage.microbatch) if weight else None
+        since = where.since if where else stage.microbatch if stage.role in BY_TOKEN else 0
         held = {buffer: found.experts[expert] for buffer, found in stage.found.items()}
-        grad, main_grad = held[stage.due if stage.role == "dgrad" else "grad"], held.get("main_grad")
+        grad, main_grad = held[stage.due if stage.role in BY_TOKEN else "grad"], held.get("main_grad")
         right = Delivered(
             expert=expert,
-            packed=case.single_grouped_weight if stage.role == "wgrad" else case.single_grouped_bias,
-            fused=case.fuse_wgrad_accumulation and stage.role == "wgrad",
+            packed=case.single_grouped_weight if weight else case.single_grouped_bias,
+            fused=case.fuse_wgrad_accumulation and weight,
             dtype=case.dtype,
             steps=[step[expert] for step in stage.steps[since:]],
             prefill=prefill[expert].to(DTYPES[case.main_grad_dtype]) if main_grad and main_grad.present else None,

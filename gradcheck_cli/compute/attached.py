@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from gradcheck_cli.compute.lent import Placed, placed
 from gradcheck_cli.compute.provider import DTYPES, Layer
-from gradcheck_cli.compute.trial import parameters_of
+from gradcheck_cli.compute.trial import parameters_of, weights_fc2_of
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen, overwriting
+from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.roles import weights_of
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The weights, one packed or one for each expert, and the biases."""
+    """The weights, one packed or one for each expert, the biases, and the weights of a chain's second layer."""
 
     weights: list[torch.Tensor]
     biases: list[torch.Tensor]
+    weights_fc2: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def packed(self) -> bool:
         """Whether there is a single (G, N, K) weight."""
-        return len(self.weights) == 1 and self.weights[0].dim() == 3
+        return packed(self.weights)
+
+    def of(self, role: Role) -> list[torch.Tensor]:
+        """The parameters whose gradient that is."""
+        return {"wgrad_fc2": self.weights_fc2, "bgrad": self.biases}.get(role, self.weights)
 
     @property
     def packed_bias(self) -> bool:
@@ -33,29 +40,38 @@ class Parameters:
 
 def held_parameters(case: Case, layer: Layer) -> Parameters:
     """The parameters as a trainer takes hold of them; ValueError where they are not one for each expert, or packed."""
-    held = Parameters(*parameters_of(layer))
+    held = Parameters(*parameters_of(layer), weights_fc2_of(layer))
     experts = case.num_gemms
-    if not held.packed and len(held.weights) != experts:
-        raise ValueError(f"expected {experts} weights or a packed one; after loading there are {len(held.weights)}")
+    for role in weights_of(case):
+        if not packed(held.of(role)) and len(held.of(role)) != experts:
+            where, count = " of fc2" if role == "wgrad_fc2" else "", len(held.of(role))
+            raise ValueError(f"expected {experts} weights{where} or a packed one; after loading there are {count}")
     if case.bias and len(held.biases) != experts and not held.packed_bias:
         raise ValueError(f"expected {experts} biases or a packed one; after loading there are {len(held.biases)}")
     return held
 
 
+def packed(weights: list[torch.Tensor]) -> bool:
+    """Whether the weights of all experts are one parameter."""
+    return len(weights) == 1 and weights[0].dim() == 3
+
+
 def layout(layer: Layer) -> dict[str, str | int]:
     """The parameters as they are, under the names of the axes, whatever the layer says of itself."""
     (weights, biases), names = parameters_of(layer), {dtype: name for name, dtype in DTYPES.items()}
-    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases))
+    second = weights_fc2_of(layer)
+    dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases, *second))
     first = weights[0]
-    packed = len(weights) == 1 and first.dim() == 3
+    layers = dict.fromkeys(int(packed(one)) for one in (weights, second) if one)
     return {
-        "single_grouped_weight": int(packed),
+        "single_grouped_weight": int(packed(weights)) if len(layers) == 1 else " and ".join(map(str, layers)),
         "dtype": " and ".join(dtypes),
         "bias": int(len(biases) > 0),
         "single_grouped_bias": int(len(biases) == 1 and biases[0].dim() == 2),
-        "num_gemms": first.shape[0] if packed else len(weights),
+        "num_gemms": first.shape[0] if packed(weights) else len(weights),
         "in_features": first.shape[-1],
-        "out_features": first.shape[-2],
+        # fc1 of a chain makes two of each feature that fc2 takes.
+        "out_features": first.shape[-2] // (2 if second else 1),
     }
 
 
@@ -70,15 +86,16 @@ def freeze(case: Case, held: Parameters) -> None:
         bias.requires_grad = False
 
 
-def attach_main_grad(case: Case, weights: list[torch.Tensor], buffer: torch.Tensor) -> list[Placed]:
+def attach_main_grad(
+    case: Case, weights: list[torch.Tensor], buffer: torch.Tensor, name: str = "main_grad"
+) -> list[Placed]:
     """Give each weight a main_grad: views of one contiguous (G, N, K) buffer, as a data-parallel wrapper does.
 
     With it go the attributes that tell a layer what to do with it; where the case has no main_grad, nothing does.
     """
     if case.main_grad == "absent":
         return []
-    packed = len(weights) == 1 and weights[0].dim() == 3
-    attached = [buffer] if packed else list(buffer)
+    attached = [buffer] if packed(weights) else list(buffer)
     for i, (weight, main_grad) in enumerate(zip(weights, attached, strict=True)):
         said: dict[str, object] = {"main_grad": main_grad}
         if case.grad_added_to_main_grad == "attached":
@@ -87,11 +104,12 @@ def attach_main_grad(case: Case, weights: list[torch.Tensor], buffer: torch.Tens
             said["overwrite_main_grad"] = True
         if case.zero_out_wgrad:
             said["zero_out_wgrad"] = True
-        for name, value in said.items():
-            setattr(weight, name, value)
-    return named("main_grad", attached, packed=packed)
+        for attribute, value in said.items():
+            setattr(weight, attribute, value)
+    return named(name, attached)
 
 
-def named(name: str, tensors: list[torch.Tensor], *, packed: bool) -> list[Placed]:
+def named(name: str, tensors: list[torch.Tensor]) -> list[Placed]:
     """Tensors where they lie now, each with its expert in the name, or a packed one."""
-    return [placed(name if packed else f"{name}[{i}]", tensor) for i, tensor in enumerate(tensors)]
+    whole = len(tensors) == 1 and tensors[0].dim() == (2 if name == "bias" else 3)
+    return [placed(name if whole else f"{name}[{i}]", tensor) for i, tensor in enumerate(tensors)]

@@ -8,12 +8,15 @@ from functools import reduce
 import msgspec
 import torch
 
+from gradcheck_cli.compute.chain import carried
 from gradcheck_cli.compute.orders import Add, in_any_order, orders
+from gradcheck_cli.compute.products import Exact, growth
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.reference import Exact, Reference
+from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, overwriting_at_all
 from gradcheck_cli.records.observation import Buffer, Fill, Role
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted, is_chain
 from gradcheck_cli.records.rounding import Rounding
 
 
@@ -21,8 +24,9 @@ from gradcheck_cli.records.rounding import Rounding
 class Content:
     """A right content in fp64 and the tensors of its bound (`records/rounding.py` gives the formula), all of one shape.
 
-    bound = fixed + lambda_ * free + operands. None where equality is asked; then an element may also equal that of one
-    of `otherwise`, where another order of the same roundings is as right.
+    bound = fixed + lambda_ * free + operands; what the operands of a chain carry is in `free`. None where equality is
+    asked; then an element may also equal that of one of `otherwise`, where another order of the same roundings is as
+    right.
     """
 
     value: torch.Tensor
@@ -60,14 +64,14 @@ def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
     if before is not None:
         return {"before": Content(before.double())}
     fill = reference.fill
-    if role in ("fprop", "dgrad"):
+    if role in BY_TOKEN:
         if fill == "normal":
             return {"value": stored(case, reference, rounding, role, k)}
         return {"value": predicted(case, reference, role, k)}
-    steps = [seen[role] for seen in reference.roles[: k + 1]]
+    steps = [_exact(case, reference, rounding, role, j) for j in range(k + 1)]
     own = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
-    prefill = reference.inputs.prefill.double()
-    start, left = standing(case, prefill, steps) if role == "wgrad" else (prefill, steps)
+    prefill = reference.inputs.prefill_of(role).double()
+    start, left = standing(case, prefill, steps) if role in WEIGHTS else (prefill, steps)
     if buffer == "grad":
         held = {"sum": _summed(case, rounding, fill if own else "exact", left, None, rounds_first=True)}
         return held | ({"zero": Content(torch.zeros_like(steps[0].value))} if case.zero_out_wgrad else {})
@@ -75,6 +79,12 @@ def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
     added = _summed(case, rounding, fill if own else "exact", left, start, rounds_first=rounds)
     name = "written" if overwriting_at_all(case) else "prefill+sum"
     return {name: replace(added, base=start), "prefill": Content(prefill)}
+
+
+def _exact(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Exact:
+    """A product, of a chain with what the roundings of its operands lead to."""
+    exact = reference.roles[k][role]
+    return exact._replace(carried=carried(case, reference.inputs, k, role, rounding)) if is_chain(case) else exact
 
 
 def standing(case: Case, prefill: torch.Tensor, steps: list[Exact]) -> tuple[torch.Tensor, list[Exact]]:
@@ -86,8 +96,12 @@ def standing(case: Case, prefill: torch.Tensor, steps: list[Exact]) -> tuple[tor
     def of(tensor: torch.Tensor, kept: list[bool]) -> torch.Tensor:
         return tensor * torch.tensor(kept, device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
 
+    def left_of(step: Exact, kept: list[bool]) -> Exact:
+        own = step.carried if isinstance(step.carried, float) else of(step.carried, kept)
+        return Exact(of(step.value, kept), of(step.scale, kept), of(step.energy, kept), own)
+
     kept = [[one is not None and one.since <= j for one in where] for j in range(len(steps))]
-    left = [Exact(*(of(tensor, kept[j]) for tensor in step)) for j, step in enumerate(steps)]
+    left = [left_of(step, kept[j]) for j, step in enumerate(steps)]
     return of(prefill, [one is None or one.prefill for one in where]), left
 
 
@@ -143,12 +157,11 @@ def predicted(case: Case, reference: Reference, role: Role, k: int) -> Content:
 
 def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Content:
     """fprop or dgrad of one microbatch, stored once, or twice where a bias is added to what was stored."""
-    exact = reference.roles[k][role]
+    exact = _exact(case, reference, rounding, role, k)
     fixed = rounding.store * exact.value.abs() + rounding.floor
     if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
         fixed = 2 * fixed + rounding.store * bias_rows(case, reference, k).abs()
-    terms = case.in_features if role == "fprop" else case.out_features
-    free = rounding.accumulate * growth(rounding, terms) * exact.scale
+    free = rounding.accumulate * growth(rounding, contracted(case, role)) * exact.scale + exact.carried
     return Content(exact.value, fixed, free, rounding.operands * exact.energy)
 
 
@@ -172,7 +185,7 @@ def accumulated(
             joint, own = _added(case, apart, steps, ways[0], None, first=True)
             added.append((joint if empty else joint + rounding.buffer * after.abs(), own))
         fixed = fixed + reduce(torch.maximum, [one for one, _ in added])
-        free = free + reduce(torch.maximum, [one for _, one in added])
+        free = free + reduce(torch.maximum, [one for _, one in added]) + sum(step.carried for step in here)
         operands = reduce(torch.add, [rounding.operands * step.energy for step in here], operands)
         running, empty = after, False
     # An expert without tokens adds exactly nothing: no rounding may be pleaded for it.
@@ -206,11 +219,6 @@ def _added(
         running = value if running is None else running + value
         free = free + rounding.accumulate * growth(rounding, terms) * scale
     return fixed, free
-
-
-def growth(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | float:
-    """How the accumulator's error grows with the number of terms."""
-    return terms if rounding.linear else terms**0.5
 
 
 def bias_rows(case: Case, reference: Reference, k: int) -> torch.Tensor:

@@ -7,11 +7,12 @@ import time
 import warnings
 
 from gradcheck_cli.compute.attached import layout
+from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.hypotheses import Hypotheses
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.mutants import mutated
-from gradcheck_cli.compute.observe import Found, observe
+from gradcheck_cli.compute.observe import observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
@@ -112,7 +113,7 @@ class Engine:
         return ChannelSeen(
             fill=fill,
             inapplicable=reference.inapplicable,
-            exponents={role: reference.exponents[role] for role in ROLES} if fill != "normal" else {},
+            exponents={r: e for r in ROLES if (e := reference.exponents.get(r)) is not None and fill != "normal"},
             largest_scale=reference.largest_scale,
             limit=reference.limit,
             unrounded=list(reference.unrounded),

@@ -10,10 +10,11 @@ import torch
 
 from gradcheck_cli.compute.contents import as_stored
 from gradcheck_cli.compute.measure import relative
-from gradcheck_cli.compute.reference import Reference, microbatch_of_expert
+from gradcheck_cli.compute.reference import Reference, linear, microbatch_of_expert
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, paired
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted
 
 LONGEST_SHIFT = 8
 TAILS = (1, 2, 4, 8, 16, 32, 64)
@@ -46,7 +47,9 @@ class Hypotheses:
             distances[name] = relative(float((found - wrong).norm()), size)
         for name, wrong in self.without_a_token(expert, found):
             distances[name] = relative(float((found - wrong).norm()), size)
-        for family in (self.shifted, self.of_others, self.shortened, self.without_a_use):
+        families = (self.shifted, self.of_others, self.shortened, self.without_a_use)
+        # A row of pgrad is no product with a weight.
+        for family in families[: 1 if self.role == "pgrad" else None]:
             candidates = [(name, relative(float((found - wrong).norm()), size)) for name, wrong in family(expert)]
             distances |= dict([min(candidates, key=lambda one: one[1])]) if candidates else {}
         return distances
@@ -60,11 +63,11 @@ class Hypotheses:
 
     def prefill(self, expert: int) -> torch.Tensor:
         """What main_grad held before the first microbatch, (N, K)."""
-        return self.reference.inputs.prefill[expert].double()
+        return self.reference.inputs.prefill_of(self.role)[expert].double()
 
     def steps(self, expert: int) -> list[torch.Tensor]:
         """What each microbatch so far adds; of an output or its gradient only the last."""
-        if self.role in ("fprop", "dgrad"):
+        if self.role in BY_TOKEN:
             values = [self.reference.roles[self.k][self.role].value.split(list(self.case.splits(self.k)))[expert]]
         else:
             where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
@@ -93,12 +96,12 @@ class Hypotheses:
             yield "accumulated in bf16", self.in_bf16(start, steps)
         yield "zero", torch.zeros_like(start)
         yield f"scaled={factor:.6g}", start + factor * right
-        if self.k and self.role in ("wgrad", "bgrad"):
+        if self.k and self.role not in BY_TOKEN:
             yield "last", start + steps[-1]
             yield "first", start + steps[0]
             yield "overwritten", steps[-1]
             yield "doubled before each", self.doubling(start, steps)
-        if self.role == "wgrad":
+        if self.role in WEIGHTS:
             yield "transposed", start + right.T.reshape(right.shape)
             yield "transposed=back", start + right.reshape(right.shape[::-1]).T
         if self.role == "fprop" and self.reference.inputs.bias is not None:
@@ -127,22 +130,24 @@ class Hypotheses:
         for other in range(self.case.num_gemms):
             if other == expert:
                 continue
-            if self.role in ("fprop", "dgrad"):
-                parts = microbatch_of_expert(self.case, self.reference.inputs, self.k, expert, weight_of=other)
-                yield f"expert={other}", self.as_added(parts[self.role])
+            if self.role in BY_TOKEN:
+                wrong = microbatch_of_expert(
+                    self.case, self.reference.inputs, self.k, self.role, expert, weight_of=other
+                )
+                yield f"expert={other}", self.as_added(wrong)
             else:
                 yield f"expert={other}", start + self.of(other)
 
     def shortened(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The last few products of each sum left out, in the last microbatch or in all of them."""
         start, right, inputs = self.start(expert), self.of(expert), self.reference.inputs
-        terms = {"fprop": self.case.in_features, "dgrad": self.case.out_features}
-        whole = terms.get(self.role, self.case.splits(self.k)[expert])
+        tokens = self.case.splits(self.k)[expert]
+        whole = contracted(self.case, self.role) if self.role in BY_TOKEN else tokens
         for tail in sorted({*TAILS, *(whole // parts for parts in (2, 4, 8) if whole >= parts)}):
             missing = torch.zeros_like(right)
-            for k in [self.k] if self.role in ("fprop", "dgrad") else range(self.k + 1):
-                parts = microbatch_of_expert(self.case, inputs, k, expert, only_last=tail)
-                missing = missing + parts[self.role].reshape(right.shape)
+            for k in [self.k] if self.role in BY_TOKEN else range(self.k + 1):
+                part = microbatch_of_expert(self.case, inputs, k, self.role, expert, only_last=tail)
+                missing = missing + part.reshape(right.shape)
             yield f"tail={tail}", start + right - missing
 
     def without_a_use(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -158,7 +163,7 @@ class Hypotheses:
         """
         wanted = self.start(expert) + self.of(expert)
         error = wanted - found
-        if self.role in ("fprop", "dgrad"):
+        if self.role in BY_TOKEN:
             worst = int(error.norm(dim=1).argmax())
             without = wanted.clone()
             without[worst] = 0
@@ -167,12 +172,12 @@ class Hypotheses:
         inputs = self.reference.inputs
         best: tuple[float, str, torch.Tensor] | None = None
         for k in range(self.k + 1):
-            splits = list(self.case.splits(k))
-            x, g = (tensors[k].double().split(splits)[expert] for tensors in (inputs.x, inputs.grad_output))
-            x = x if self.role == "wgrad" else torch.ones_like(x[:, :1])
+            operands, splits = linear(self.case, inputs, k, self.role), list(self.case.splits(k))
+            x, g = (rows.split(splits)[expert].double() for rows in (operands.x, operands.grad_output))
+            x = x if self.role in WEIGHTS else torch.ones_like(x[:, :1])
             if not len(x):
                 continue
-            matrix = error if self.role == "wgrad" else error.reshape(-1, 1)
+            matrix = error if self.role in WEIGHTS else error.reshape(-1, 1)
             share = ((g @ matrix) * x).sum(1) / (g.square().sum(1) * x.square().sum(1)).clamp(min=1e-30)
             at = int((share - 1).abs().argmin())
             away = float((share[at] - 1).abs())

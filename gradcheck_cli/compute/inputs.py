@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,7 +12,8 @@ from gradcheck_cli.compute.integers import PLAIN, Draw, integers, integers_of
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
-from gradcheck_cli.records.observation import Fill
+from gradcheck_cli.records.observation import Fill, Role
+from gradcheck_cli.records.roles import is_chain, part
 
 # Integer fills: each tensor times this power of two, so that every product is far from 1, the same of two fills on
 # either side of it; nothing rounds for it. What passes through a dtype of fewer exponents, or is cut off or flushed at
@@ -35,7 +36,8 @@ class Inputs:
     """All tensors of one case and fill, on the device, in the case's dtype; prefill in fp32.
 
     Shapes: weight (G, N, K); bias (G, N) or None; x[k] (T_k, K) and grad_output[k] (T_k, N) of microbatch k;
-    prefill (G, N, K).
+    prefill (G, N, K). Of a chain these are fc1's weight and prefill (G, 2 N, K), with fc2's (G, K, N) and the
+    probabilities (T_k,) beside them; its grad_output is (T_k, K).
     """
 
     weight: torch.Tensor
@@ -43,6 +45,15 @@ class Inputs:
     x: tuple[torch.Tensor, ...]
     grad_output: tuple[torch.Tensor, ...]
     prefill: torch.Tensor
+    weight_fc2: torch.Tensor | None = None
+    prefill_fc2: torch.Tensor | None = None
+    probs: tuple[torch.Tensor, ...] = ()
+
+    def prefill_of(self, role: Role) -> torch.Tensor:
+        """What the main_grad of a layer's weights holds before the first microbatch."""
+        own = self.prefill_fc2 if role == "wgrad_fc2" else self.prefill
+        assert own is not None  # noqa: S101  only a chain has that role
+        return own
 
 
 def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inputs:
@@ -52,26 +63,36 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     fill that many times.
     """
     generator = torch.Generator(device="cpu").manual_seed(zlib.crc32(f"{case}/{fill}/{thinning}".encode()))
-    drawn = (
-        normal(case, generator) if fill == "normal" else integers(case, integers_of(case, fill), generator, thinning)
-    )
+    drawn = normal(generator) if fill == "normal" else integers(case, integers_of(case, fill), generator, thinning)
     exponents = exponents_of(case, fill)
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.ldexp(drawn(name, shape), torch.tensor(exponents[name], device="cpu"))
+        return torch.ldexp(drawn(name, shape), torch.tensor(exponents.get(name, 0), device="cpu"))
 
     dtype, rows = DTYPES[case.dtype], [sum(case.splits(k)) for k in range(case.microbatches)]
-    experts, n, k_ = case.num_gemms, case.out_features, case.in_features
+    weight = (case.num_gemms, *part(case, "wgrad"))
 
     def ready(tensor: torch.Tensor, to: torch.dtype = dtype) -> torch.Tensor:
         return tensor.to(to).to(device)
 
-    return Inputs(
-        weight=ready(one("weight", (experts, n, k_))),
-        bias=ready(one("bias", (experts, n))) if case.bias else None,
-        x=tuple(ready(one("x", (t, k_))) for t in rows),
-        grad_output=tuple(ready(_grad_output(case, one, (t, n))) for t in rows),
-        prefill=ready(one("prefill", (experts, n, k_)).to(DTYPES[case.main_grad_dtype]), torch.float32),
+    def prefill(shape: tuple[int, ...]) -> torch.Tensor:
+        return ready(one("prefill", shape).to(DTYPES[case.main_grad_dtype]), torch.float32)
+
+    layer = Inputs(
+        weight=ready(one("weight", weight)),
+        bias=ready(one("bias", weight[:2])) if case.bias else None,
+        x=tuple(ready(one("x", (t, *part(case, "dgrad")))) for t in rows),
+        grad_output=tuple(ready(_grad_output(case, one, (t, *part(case, "fprop")))) for t in rows),
+        prefill=prefill(weight),
+    )
+    if not is_chain(case):
+        return layer
+    second = (case.num_gemms, *part(case, "wgrad_fc2"))
+    return replace(
+        layer,
+        weight_fc2=ready(one("weight", second)),
+        prefill_fc2=prefill(second),
+        probs=tuple(ready(one("probs", (t,))) for t in rows),
     )
 
 
@@ -89,13 +110,18 @@ def _grad_output(case: Case, one: Draw, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.ones(shape, **PLAIN) if case.grad_output == "expanded" else one("grad_output", shape)
 
 
-def normal(case: Case, generator: torch.Generator) -> Draw:
-    """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); |prefill| is at least 1/2."""
+def normal(generator: torch.Generator) -> Draw:
+    """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); |prefill| is at least 1/2.
+
+    Probabilities are uniform from 1/4 to 1, so that no token's share is lost in that of others.
+    """
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if name == "probs":
+            return 0.25 + 0.75 * torch.rand(shape, generator=generator, **PLAIN)
         values = torch.randn(shape, generator=generator, **PLAIN)
         if name == "weight":
-            return values / math.sqrt(case.in_features)
+            return values / math.sqrt(shape[-1])
         if name == "prefill":
             return values + values.sign() * 0.5
         return values

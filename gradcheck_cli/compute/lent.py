@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.poison import POISON
 from gradcheck_cli.records.observation import POISON_BYTES, Fill
 
@@ -101,6 +100,14 @@ def placed(name: str, tensor: torch.Tensor) -> Placed:
     return Placed(name, tensor, plain.data_ptr(), (*plain.shape, *plain.stride(), plain.storage_offset()))
 
 
+class Loaded(NamedTuple):
+    """The parameters of one kind, one packed or one for each expert, and what was loaded into them."""
+
+    name: str
+    held: Sequence[Placed]
+    given: torch.Tensor
+
+
 class Seen(NamedTuple):
     """What is lent, after some phase: the elements beside those that were given, and the names of what else changed."""
 
@@ -112,13 +119,11 @@ class Seen(NamedTuple):
 class Loans:
     """All that a candidate was lent so far; what is changed is told once, when it is first seen."""
 
-    inputs: Inputs
-    weights: list[Placed]
-    biases: list[Placed]
+    loaded: list[Loaded]
     main_grads: list[Placed]
-    main_grad: Guarded
+    around: list[Guarded]  # the buffers that the main_grads are views of
     due: list[Placed]  # parameters whose gradient belongs into .grad; elsewhere it is a dummy, and nobody's business
-    parameters: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]]  # those that the layer has by now
+    parameters: Callable[[], list[torch.Tensor]]  # those that the layer has by now
     frozen: set[str] = field(default_factory=set)  # names of parameters without requires_grad
     given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
     dgrads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # of whom, and as it was
@@ -138,12 +143,11 @@ class Loans:
 
     def seen(self) -> Seen:
         """Everything as it is now."""
-        parameters = [*self.weights, *self.biases]
+        parameters = [one for group in self.loaded for one in group.held]
         pairs = [(one.name, one.tensor.detach(), values) for one, values in self.given]
-        pairs += _loaded("weight", self.weights, self.inputs.weight)
-        pairs += [] if self.inputs.bias is None else _loaded("bias", self.biases, self.inputs.bias)
+        pairs += [pair for group in self.loaded for pair in _loaded(group)]
         pairs += [(name, _grad(x), before) for name, x, before in self.dgrads]
-        pairs += [pair for one in (self.main_grad, *(one for one, _ in self.given)) for pair in one.pairs()]
+        pairs += [pair for one in (*self.around, *(one for one, _ in self.given)) for pair in one.pairs()]
         names = [one.moved() for one in (*parameters, *self.handed)]
         # Other memory is told where main_grad itself is looked at, as another tensor is.
         names += [moved for moved in (one.moved() for one in self.main_grads) if moved.startswith("layout")]
@@ -154,7 +158,7 @@ class Loans:
         ]
         names += [
             f"identity of {before.name}"
-            for before, now in zip(parameters, itertools.chain(*self.parameters()), strict=False)
+            for before, now in zip(parameters, self.parameters(), strict=False)
             if now is not before.tensor
         ]
         owed = [(one.name, one.tensor) for one in self.due] + [(one.name, one.tensor) for one, _ in self.given]
@@ -179,8 +183,9 @@ def _of(microbatch: int) -> str:
     return f" of microbatch {microbatch}"
 
 
-def _loaded(name: str, held: Sequence[Placed], given: torch.Tensor) -> Pairs:
+def _loaded(group: Loaded) -> Pairs:
     """Parameters as they are beside what was loaded into them, expert by expert; one packed parameter, or G."""
+    name, held, given = group
     parts = [_plain(one.tensor) for one in held]
     if len(parts) == 1:  # of another size by now: no expert's part is what it was
         fits = parts[0].numel() == given.numel()

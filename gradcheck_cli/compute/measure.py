@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradcheck_cli.compute.contents import Content
-from gradcheck_cli.compute.observe import Found
+from gradcheck_cli.compute.found import Found
 from gradcheck_cli.records.observation import INFINITE, Deviation, SlotSeen
 
 Table = NDArray[np.float64]

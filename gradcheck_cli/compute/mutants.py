@@ -10,11 +10,12 @@ import torch
 
 from gradcheck_cli.compute.alterations import Altered, alterations
 from gradcheck_cli.compute.contents import Content
+from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.measure import measure
-from gradcheck_cli.compute.observe import Found
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.observation import Buffer, Phase, PhaseSeen, SlotSeen
+from gradcheck_cli.records.roles import WEIGHTS
 
 AT_ONCE = 1 << 24  # elements measured in one call; a few dozen fp64 tensors of that size are alive meanwhile
 
@@ -47,7 +48,7 @@ def measured(stage: Stage, buffer: Buffer, altered: list[Altered]) -> Iterator[S
             bounded=stage.reference.fill == "normal",
             shown=[shown[one.expert] for one in some],
             # Where a wgrad went is told by distances; those of other slots serve to explain, and nothing is to be.
-            distances=stage.role == "wgrad",
+            distances=stage.role in WEIGHTS,
         )
         for one, slot in zip(some, measures, strict=True):
             yield msgspec.structs.replace(slot, expert=one.expert)

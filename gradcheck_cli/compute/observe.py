@@ -4,53 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
 
 from gradcheck_cli.compute.attached import Parameters, attach_main_grad, freeze, held_parameters, named
+from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loaded, Loans, Placed, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
-from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
-from gradcheck_cli.compute.trial import a_tensor, on_trial, parameters_of
+from gradcheck_cli.compute.provider import DTYPES, Chain, Delayed, Layer
+from gradcheck_cli.compute.trial import a_tensor, every_parameter, on_trial
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen, joined, steps_of
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
+from gradcheck_cli.records.roles import part, weights_of
 
-# Whose elements are measured; of others, and of sparse or meta tensors, shape and dtype tell enough.
-READABLE = ("bfloat16", "float16", "float32", "float64")
+# What the names of a chain's second layer end with.
+FC2 = "_fc2"
 
-
-@dataclass(frozen=True)
-class Held:
-    """One expert's part of a buffer: rows (T_i, N or K) of fprop and dgrad, (N, K) of wgrad, (N,) of bgrad.
-
-    `tensor` is None where there is no buffer, or one that cannot be cut into the experts' parts. `shape` and `dtype`
-    are those of the whole buffer as the candidate left it.
-    """
-
-    tensor: torch.Tensor | None = None
-    present: bool = False
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    added_flag: bool | None = None
-    replaced: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """One role in one buffer after one phase, expert by expert.
-
-    `before` is what a buffer held before the phase, where it must still hold that, bit for bit: (G, N, K).
-    """
-
-    role: Role
-    buffer: Buffer
-    experts: list[Held]
-    before: torch.Tensor | None = None
+Attached = dict[Role, list[Placed]]
 
 
 class After(NamedTuple):
@@ -85,21 +60,31 @@ class Trainer:
 
     def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> None:
         self.case, self.layer, self.inputs, self.fill = case, layer, inputs, fill
-        self.device = inputs.weight.device
+        self.device, dtype = inputs.weight.device, DTYPES[case.main_grad_dtype]
         self.byte = guard_byte(fill)
-        self.main_grad = guarded("main_grad", inputs.prefill.to(DTYPES[case.main_grad_dtype]), ADDED_TO_BYTE)
+        self.main_grads = {
+            role: guarded(f"main_grad{FC2 * (role == 'wgrad_fc2')}", inputs.prefill_of(role).to(dtype), ADDED_TO_BYTE)
+            for role in weights_of(case)
+        }
+        self.main_grad = self.main_grads["wgrad"]
         with self._trial("loading of the weights"):
             # Copies: the originals serve the reference, and every other case on the same data.
             layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
+            if inputs.weight_fc2 is not None:
+                cast("Chain", layer).load_fc2(inputs.weight_fc2.clone())
         with self._trial("reading the parameters after loading"):
             # An optimizer holds these from here on; gradients that reach others put in their place are lost to it.
             self.held = held_parameters(case, layer)
             freeze(case, self.held)
-            self.attached = attach_main_grad(case, self.held.weights, self.main_grad.tensor)
-            self.loans = lent(case, layer, inputs, self.held, self.attached, self.main_grad)
+            self.attached = {
+                role: attach_main_grad(case, self.held.of(role), one.tensor, one.name)
+                for role, one in self.main_grads.items()
+            }
+            self.loans = lent(case, layer, inputs, self.held, self.attached, list(self.main_grads.values()))
         self.before: torch.Tensor | None = None
         self.x: dict[int, torch.Tensor] = {}
         self.y: dict[int, torch.Tensor] = {}
+        self.probs: dict[int, torch.Tensor] = {}
 
     def forward(self, k: int) -> After:
         """The output of microbatch k."""
@@ -111,19 +96,30 @@ class Trainer:
         # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
         ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         self.loans.lend(x, whole, ahead, k)
+        self._scale(k)
         with self._trial(f"forward of microbatch {k}"), filled(POISON[self.fill], self.device):
             y = a_tensor(self.layer.forward(ahead, splits))
         self.x[k], self.y[k] = x.tensor, y
-        shape = (case.rows(k), case.out_features)
+        shape = (case.rows(k), *part(case, "fprop"))
         with self._trial(f"reading the output of microbatch {k}"):
-            fprop, self.fits = _rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
+            fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
             seen = self.loans.seen()
         return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k))
+
+    def _scale(self, k: int) -> None:
+        """Hand a chain its probabilities, as a router that learns does: no leaf, and in want of a gradient."""
+        if not self.inputs.probs:
+            return
+        probs = guarded("probs", self.inputs.probs[k], self.byte)
+        self.probs[k] = probs.tensor.requires_grad_()
+        ahead = self.probs[k].view_as(self.probs[k])
+        self.loans.lend(probs, self.inputs.probs[k], ahead, k)
+        with self._trial(f"taking the probabilities of microbatch {k}"):
+            cast("Chain", self.layer).scale_by(ahead)
 
     def backward(self, step: tuple[int, ...]) -> list[After]:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
         case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
-        xs = [(k, self.x[k]) for k in step]
         for k in step:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)
@@ -131,14 +127,14 @@ class Trainer:
         with self._trial(said), filled(POISON[self.fill], self.device):
             torch.autograd.backward([self.y.pop(k) for k in step], grads)
         with self._trial(f"reading the gradients after the {said}"):
-            found = {k: [_rows("dgrad", "input.grad", x.grad, case.splits(k), x.shape, self.device)] for k, x in xs}
+            found = {k: self._by_token(k) for k in step}
             parameters = _parameters(case, self.held, self.attached, self.device)
             if self.before is not None:
                 parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
             found[step[-1]] += parameters
             seen = self.loans.seen()
-            for k, x in xs:
-                self.loans.keep(x, k)
+            for k in step:
+                self.loans.keep(self.x[k], k)
         changed = {step[-1]: self.loans.changed(seen, step[-1])}
         return [After(k, "backward", [snapshot(one) for one in found[k]], changed.get(k, [])) for k in step]
 
@@ -152,98 +148,63 @@ class Trainer:
             parameters, seen = _parameters(self.case, self.held, self.attached, self.device), self.loans.seen()
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
 
+    def _by_token(self, k: int) -> list[Found]:
+        """The gradients of x and of a chain's probabilities."""
+        given: list[tuple[Role, Buffer, torch.Tensor]] = [("dgrad", "input.grad", self.x[k])]
+        given += [("pgrad", "probs.grad", self.probs[k])] if self.probs else []
+        splits = self.case.splits(k)
+        return [by_rows(role, name, one.grad, splits, tuple(one.shape), self.device) for role, name, one in given]
+
     def _trial(self, during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[self.fill]}", self.device)
 
 
 def lent(
-    case: Case, layer: Layer, inputs: Inputs, held: Parameters, attached: list[Placed], main_grad: Guarded
+    case: Case, layer: Layer, inputs: Inputs, held: Parameters, attached: Attached, around: list[Guarded]
 ) -> Loans:
     """What a candidate holds before its first microbatch."""
-    weights, biases = (
-        named("weight", held.weights, packed=held.packed),
-        named("bias", held.biases, packed=held.packed_bias),
+    weights, biases, second = (
+        named("weight", held.weights),
+        named("bias", held.biases),
+        named(f"weight{FC2}", held.weights_fc2),
     )
-    due = biases if case.fuse_wgrad_accumulation else [*weights, *biases]
+    due = biases if case.fuse_wgrad_accumulation else [*weights, *biases, *second]
     asleep = {one.name for i, one in enumerate(weights) if frozen(case, i)}
     asleep |= {one.name for one in biases if case.frozen_bias}
-    return Loans(inputs, weights, biases, attached, main_grad, due, lambda: parameters_of(layer), asleep)
+    given = {
+        "weight": (weights, inputs.weight),
+        "bias": (biases, inputs.bias),
+        f"weight{FC2}": (second, inputs.weight_fc2),
+    }
+    loaded = [Loaded(name, own, values) for name, (own, values) in given.items() if values is not None]
+    main_grads = [one for own in attached.values() for one in own]
+    return Loans(loaded, main_grads, around, due, lambda: every_parameter(layer), asleep)
 
 
-def _parameters(case: Case, held: Parameters, attached: list[Placed], device: torch.device) -> list[Found]:
-    part = (case.out_features, case.in_features)
-    grads = [_held(weight.grad, device) for weight in held.weights]
-    owned: list[Placed | None] = [*attached] or [None] * len(held.weights)
-    main_grads = [
-        _held(
-            getattr(weight, "main_grad", None),
-            device,
-            added_flag=_truth(getattr(weight, "grad_added_to_main_grad", None)),
-            replaced=own is not None and own.replaced_in(weight),
-        )
-        for weight, own in zip(held.weights, owned, strict=True)
-    ]
-    found = [
-        Found("wgrad", "grad", _per_expert(grads, case.num_gemms, part)),
-        Found("wgrad", "main_grad", _per_expert(main_grads, case.num_gemms, part)),
-    ]
+def _parameters(case: Case, held: Parameters, attached: Attached, device: torch.device) -> list[Found]:
+    found = [one for role in weights_of(case) for one in _wgrad(case, role, held.of(role), attached[role], device)]
     if case.bias:
-        grads = [_held(bias.grad, device) for bias in held.biases]
-        found.append(Found("bgrad", "grad", _per_expert(grads, case.num_gemms, (case.out_features,))))
+        grads = [read(bias.grad, device) for bias in held.biases]
+        found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
     return found
 
 
-def _truth(flag: object) -> bool | None:
-    """A flag as a wrapper reads it: `if param.grad_added_to_main_grad`; None where there is none."""
-    return None if flag is None else bool(flag)
-
-
-def _held(tensor: object, device: torch.device, *, added_flag: bool | None = None, replaced: bool = False) -> Held:
-    """A whole buffer as it is, its elements only where they can be read like any other's."""
-    if not isinstance(tensor, torch.Tensor):
-        return Held(added_flag=added_flag, replaced=replaced)
-    said = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout is not torch.strided:
-        said += f" ({tensor.layout})".replace("torch.", "")
-    if tensor.device.type != device.type:
-        said += f" on {tensor.device}"
-    return Held(
-        tensor=tensor.detach() if said in READABLE else None,
-        present=True,
-        shape=tuple(tensor.shape),
-        dtype=said,
-        added_flag=added_flag,
-        replaced=replaced,
-    )
-
-
-def snapshot(found: Found) -> Found:
-    """The same with its elements copied, since buffers live on."""
-    copies = [None if one.tensor is None else one.tensor.clone() for one in found.experts]
-    return replace(found, experts=[replace(one, tensor=copy) for one, copy in zip(found.experts, copies, strict=True)])
-
-
-def _per_expert(buffers: list[Held], experts: int, part: tuple[int, ...]) -> list[Held]:
-    """One packed (G, ...) buffer, or one for each expert, as one for each expert."""
-    whole = buffers[0]
-    if len(buffers) == experts and whole.shape != (1, *part):
-        return [one if one.shape == part else replace(one, tensor=None) for one in buffers]
-    fits = whole.tensor is not None and whole.shape == (experts, *part)
-    parts = list(whole.tensor) if whole.tensor is not None and fits else [None] * experts
-    return [replace(whole, tensor=tensor) for tensor in parts]
-
-
-def _rows(
-    role: Role,
-    buffer: Buffer,
-    tensor: torch.Tensor | None,
-    splits: tuple[int, ...],
-    shape: tuple[int, ...],
-    device: torch.device,
-) -> Found:
-    """The rows of each expert of an output or an input's gradient of the given shape; a tail is nobody's."""
-    whole = _held(tensor, device)
-    fits = whole.tensor is not None and whole.shape == shape
-    own = whole.tensor[: sum(splits)] if whole.tensor is not None and fits else None
-    parts = list(own.split(list(splits))) if own is not None else [None] * len(splits)
-    return Found(role, buffer, [replace(whole, tensor=tensor) for tensor in parts])
+def _wgrad(
+    case: Case, role: Role, weights: list[torch.Tensor], attached: list[Placed], device: torch.device
+) -> list[Found]:
+    """Both buffers of the weights of one layer."""
+    grads = [read(weight.grad, device) for weight in weights]
+    owned: list[Placed | None] = [*attached] or [None] * len(weights)
+    main_grads = [
+        read(
+            getattr(weight, "main_grad", None),
+            device,
+            added_flag=truth(getattr(weight, "grad_added_to_main_grad", None)),
+            replaced=own is not None and own.replaced_in(weight),
+        )
+        for weight, own in zip(weights, owned, strict=True)
+    ]
+    return [
+        Found(role, "grad", per_expert(grads, case.num_gemms, part(case, role))),
+        Found(role, "main_grad", per_expert(main_grads, case.num_gemms, part(case, role))),
+    ]

@@ -7,6 +7,7 @@ byte glibc itself writes into every block that it gives out, for as long as the 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import POISON_BYTES, Fill
+from gradcheck_cli.records.roles import is_chain, part, weights_of
 
 # Three runs of every case, three poisons. What is not a byte of POISON_BYTES is "stale": plausible values of the dtype.
 POISON: dict[Fill, str] = {"exact": "0xFF", "range": "0x71", "normal": "stale"}
@@ -77,6 +79,9 @@ def sizes(case: Case) -> tuple[int, ...]:
     """Bytes of every result of a case, in its dtype and in fp32: where a layer puts them, a pattern shall lie."""
     n, k, experts = case.out_features, case.in_features, case.num_gemms
     elements = {n * k, experts * n * k, n, experts * n}
+    if is_chain(case):  # of either layer, and what lies between them
+        elements = {math.prod(part(case, role)) * many for role in weights_of(case) for many in (1, experts)}
+        elements |= {sum(case.splits(step)) * wide for step in range(case.microbatches) for wide in (1, n, 2 * n)}
     for step in range(case.microbatches):
         elements |= {sum(case.splits(step)) * n, sum(case.splits(step)) * k}
     widths = {DTYPES[case.dtype].itemsize, 4}

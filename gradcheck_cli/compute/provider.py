@@ -51,4 +51,21 @@ class Delayed(Layer, Protocol):
         """Compute the weights' gradients of the earliest backward, or use in one, that left them open."""
 
 
+class Chain(Layer, Protocol):
+    """What a layer must do besides where it is a chain, api=op_mlp: fc2(probs * silu(a) * b), [a, b] = fc1(x).
+
+    What Layer says of the weights is said of fc1's, (G, 2 N, K) or (2 N, K) each; a and b are the halves of each row.
+    """
+
+    @property
+    def weights_fc2(self) -> Sequence[torch.Tensor]:
+        """One packed parameter (G, K, N), or G parameters (K, N)."""
+
+    def load_fc2(self, weight: torch.Tensor) -> None:
+        """Copy weight (G, K, N), in the case's dtype, into the parameters of fc2."""
+
+    def scale_by(self, probs: torch.Tensor) -> None:
+        """Take the probabilities (T,) of the next forward's tokens; they ask for a gradient."""
+
+
 Builder = Callable[[Case, torch.device], Layer]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 
+from gradcheck_cli.compute import chain
+from gradcheck_cli.compute.chain import Linear
 from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
 from gradcheck_cli.compute.integers import ACCUMULATED_EXACTLY
+from gradcheck_cli.compute.products import Exact, joined, product
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
+from gradcheck_cli.records.roles import BY_TOKEN, CHAIN, is_chain, weights_of
 
 # The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
 DATA_AXES = (
@@ -22,16 +24,9 @@ DATA_AXES = (
     "microbatches", "grad_output", "seed",
 )  # fmt: skip
 THINNINGS = 6
+NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
-
-
-class Exact(NamedTuple):
-    """A sum of products in fp64: its value, S = sum |a||b|, and Q = sqrt(sum a^2 b^2), all of one shape."""
-
-    value: torch.Tensor
-    scale: torch.Tensor
-    energy: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
     axes = {name: getattr(case, name) for name in DATA_AXES}
     axes["grad_output"] = case.grad_output if case.grad_output == "expanded" else "random"
-    shared = Case(provider="reference", api="fp64", **axes)
+    shared = Case(provider="reference", api=CHAIN if is_chain(case) else "fp64", **axes)
     small = tensor_bytes(shared) <= LARGEST_KEPT
     return _kept(shared, fill, device) if small else _prepare(shared, fill, device)
 
@@ -67,7 +62,8 @@ def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
 def tensor_bytes(case: Case) -> int:
     """Roughly what a reference holds: value, scale and energy of every role and microbatch, in fp64."""
     features = case.in_features + case.out_features
-    weights = case.num_gemms * case.in_features * case.out_features
+    features *= 3 if is_chain(case) else 1
+    weights = case.num_gemms * case.in_features * case.out_features * (3 if is_chain(case) else 1)
     return sum(8 * 3 * (weights + sum(case.splits(k)) * features) for k in range(case.microbatches))
 
 
@@ -77,6 +73,8 @@ def _kept(case: Case, fill: Fill, device: torch.device) -> Reference:
 
 
 def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
+    if is_chain(case) and fill != "normal":
+        return Reference(fill, draw(case, "normal", device), (), {}, 0.0, 0.0, NO_INTEGERS)
     reference = compute(case, draw(case, fill, device), fill)
     for thinning in range(1, THINNINGS if fill != "normal" else 0):
         if not reference.inapplicable or (fill == "range" and reference.largest_scale <= reference.limit):
@@ -87,6 +85,8 @@ def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
 
 def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     """The fp64 reference of given inputs, and whether the fill's argument holds on them."""
+    if is_chain(case):
+        return _of_a_chain(case, inputs, fill)
     roles = tuple(microbatch(case, inputs, k) for k in range(case.microbatches))
     exponents = exponents_of(case, fill)
     stored = [in_units(seen[name].scale, exponents[name]) for seen in roles for name in ("fprop", "dgrad")]
@@ -100,6 +100,15 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     even = unrounded(case, roles, exponents) if fill == "range" else ()
     limit, why = _argument(case, fill, even, largest, in_main_grad)
     return Reference(fill, inputs, roles, exponents, largest, limit, why, even)
+
+
+def _of_a_chain(case: Case, inputs: Inputs, fill: Fill) -> Reference:
+    roles = tuple(chain.microbatch(case, inputs, k) for k in range(case.microbatches))
+    stored = [seen[name].scale for seen in roles for name in BY_TOKEN]
+    summed = [torch.stack([seen[name].scale for seen in roles]).sum(0) for name in weights_of(case)]
+    largest = max(float(scale.max()) for scale in stored + summed if scale.numel())
+    limit, why = _argument(case, fill, (), largest, 0.0)
+    return Reference(fill, inputs, roles, {}, largest, limit, why)
 
 
 def in_units(value: torch.Tensor, exponent: int) -> torch.Tensor:
@@ -146,40 +155,48 @@ def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
     x, g = inputs.x[k].double().split(splits), inputs.grad_output[k].double().split(splits)
     w = inputs.weight.double().unbind()
     pairs = list(zip(x, g, w, strict=True))
-    fprop = _joined(torch.cat, [product(x_i, w_i.T) for x_i, _, w_i in pairs])
+    fprop = joined(torch.cat, [product(x_i, w_i.T) for x_i, _, w_i in pairs])
     roles: dict[Role, Exact] = {
-        "dgrad": _joined(torch.cat, [product(g_i, w_i) for _, g_i, w_i in pairs]),
-        "wgrad": _joined(torch.stack, [product(g_i.T, x_i) for x_i, g_i, _ in pairs]),
+        "dgrad": joined(torch.cat, [product(g_i, w_i) for _, g_i, w_i in pairs]),
+        "wgrad": joined(torch.stack, [product(g_i.T, x_i) for x_i, g_i, _ in pairs]),
     }
     if inputs.bias is not None:
         bias = inputs.bias.double().repeat_interleave(torch.tensor(splits, device=inputs.bias.device), dim=0)
         fprop = Exact(fprop.value + bias, fprop.scale + bias.abs(), fprop.energy)
-        roles["bgrad"] = _joined(
+        roles["bgrad"] = joined(
             torch.stack, [Exact(g_i.sum(0), g_i.abs().sum(0), g_i.square().sum(0).sqrt()) for g_i in g]
         )
     return {"fprop": fprop, **roles}
 
 
-def microbatch_of_expert(
-    case: Case, inputs: Inputs, k: int, expert: int, *, weight_of: int | None = None, only_last: int | None = None
-) -> dict[Role, torch.Tensor]:
-    """All roles of one expert's rows, fp64, as a fault would have them; fprop without bias where `only_last`.
+def linear(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
+    """The operands of the layer that a role is a product of."""
+    if is_chain(case):
+        return chain.linear(case, inputs, k, role)
+    return Linear(inputs.x[k], inputs.weight, inputs.grad_output[k])
+
+
+def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of two faults
+    case: Case,
+    inputs: Inputs,
+    k: int,
+    role: Role,
+    expert: int,
+    *,
+    weight_of: int | None = None,
+    only_last: int | None = None,
+) -> torch.Tensor:
+    """A role of one expert's rows, fp64, as a fault would have it; fprop without bias where `only_last`.
 
     `weight_of`: computed with that expert's weight. `only_last`: of each sum only the last so many products.
     """
     splits, last = list(case.splits(k)), slice(None if only_last is None else -only_last, None)
-    x, g = (tensors[k].double().split(splits)[expert] for tensors in (inputs.x, inputs.grad_output))
-    w = inputs.weight[expert if weight_of is None else weight_of].double()
+    operands = linear(case, inputs, k, role)
+    x, g = (rows.split(splits)[expert].double() for rows in (operands.x, operands.grad_output))
+    w = operands.weight[expert if weight_of is None else weight_of].double()
     fprop = x[:, last] @ w[:, last].T
     if inputs.bias is not None and only_last is None:
         fprop = fprop + inputs.bias[expert].double()
-    return {"fprop": fprop, "dgrad": g[:, last] @ w[last], "wgrad": g[last].T @ x[last], "bgrad": g[last].sum(0)}
-
-
-def product(a: torch.Tensor, b: torch.Tensor) -> Exact:
-    """a b with its scale and energy; a (M, n), b (n, P), fp64."""
-    return Exact(a @ b, a.abs() @ b.abs(), (a.square() @ b.square()).sqrt())
-
-
-def _joined(how: Callable[[list[torch.Tensor]], torch.Tensor], parts: list[Exact]) -> Exact:
-    return Exact(*(how(list(tensors)) for tensors in zip(*parts, strict=True)))
+    wgrad: torch.Tensor = g[last].T @ x[last]
+    others: dict[Role, torch.Tensor] = {"fprop": fprop, "dgrad": g[:, last] @ w[last], "bgrad": g[last].sum(0)}
+    return others.get(role, wgrad)

@@ -9,11 +9,12 @@ import torch
 
 from gradcheck_cli.compute.contents import Content, contents
 from gradcheck_cli.compute.faults.scene import Scene
+from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.measure import Shown, shown_per_expert
-from gradcheck_cli.compute.observe import Found
-from gradcheck_cli.compute.reference import Reference
+from gradcheck_cli.compute.reference import Reference, linear
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Buffer, Role
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, rows
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,14 @@ class Stage:
     @property
     def due(self) -> Buffer:
         """The buffer in which the case wants it."""
-        if self.role == "wgrad":
+        if self.role in WEIGHTS:
             return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
         return next(iter(self.found))
 
     @cached_property
     def sizes(self) -> list[int]:
         """Rows of each expert in the flattened tensors."""
-        case = self.job.case
-        rows = {"wgrad": case.out_features, "bgrad": 1}.get(self.role)
-        return list(case.splits(self.microbatch)) if rows is None else [rows] * case.num_gemms
+        return rows(self.job.case, self.role, self.microbatch)
 
     def rows(self, expert: int) -> slice:
         """The rows of an expert in the flattened tensors."""
@@ -70,15 +69,15 @@ class Stage:
     @cached_property
     def scene(self) -> Scene:
         """What the value faults look at."""
-        inputs, k = self.reference.inputs, self.microbatch
+        operands = linear(self.job.case, self.reference.inputs, self.microbatch, self.role)
         return Scene(
             case=self.job.case,
             role=self.role,
-            microbatch=k,
-            x=inputs.x[k],
-            weight=inputs.weight,
-            grad_output=inputs.grad_output[k],
-            bias=inputs.bias,
+            microbatch=self.microbatch,
+            x=operands.x,
+            weight=operands.weight,
+            grad_output=operands.grad_output,
+            bias=self.reference.inputs.bias,
             parts=self.steps[-1],
             earlier=self.steps[:-1],
             stored=[held.tensor for held in self.found[self.due].experts],
@@ -86,4 +85,4 @@ class Stage:
 
     def _parts(self, k: int) -> list[torch.Tensor]:
         value = self.reference.roles[k][self.role].value
-        return list(value.split(list(self.job.case.splits(k))) if self.role in ("fprop", "dgrad") else value)
+        return list(value.split(list(self.job.case.splits(k))) if self.role in BY_TOKEN else value)

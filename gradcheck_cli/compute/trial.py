@@ -83,6 +83,17 @@ def parameters_of(layer: Layer) -> tuple[list[torch.Tensor], list[torch.Tensor]]
     return weights, biases
 
 
+def every_parameter(layer: Layer) -> list[torch.Tensor]:
+    """Weights, biases, and the weights of a chain's second layer, in that order."""
+    weights, biases = parameters_of(layer)
+    return [*weights, *biases, *weights_fc2_of(layer)]
+
+
+def weights_fc2_of(layer: Layer) -> list[torch.Tensor]:
+    """The weights of a chain's second layer; none of a single layer. TypeError where they are something else."""
+    return _tensors("weights_fc2", getattr(layer, "weights_fc2", ()))
+
+
 def a_tensor(output: object) -> torch.Tensor:
     """What a forward returned; TypeError where it is something else than one tensor."""
     if not isinstance(output, torch.Tensor):

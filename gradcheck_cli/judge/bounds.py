@@ -35,7 +35,8 @@ from __future__ import annotations
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32, TF32
-from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.rounding import Rounding
 
 # 2 exp(-LAMBDA^2 / 2) is 7e-4 for the weakest statement of the theorem, which assumes errors as large as they can be;
@@ -72,7 +73,7 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
 
     def of(role: Role) -> Rounding:
         hook = candidate.main_grad_written_by == "hook"
-        fused = role == "wgrad" and case.fuse_wgrad_accumulation
+        fused = role in WEIGHTS and case.fuse_wgrad_accumulation
         return Rounding(
             store=stored.unit_roundoff,
             floor=stored.half_subnormal,
@@ -84,7 +85,7 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
             rounds_before_adding=hook or not fused,
         )
 
-    return {"fprop": of("fprop"), "dgrad": of("dgrad"), "wgrad": of("wgrad"), "bgrad": of("bgrad")}
+    return {role: of(role) for role in ROLES if is_chain(case) or role not in OF_A_CHAIN}
 
 
 def recognised(dtype: str) -> float:

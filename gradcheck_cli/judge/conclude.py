@@ -14,8 +14,9 @@ from gradcheck_cli.judge.proof import proved
 from gradcheck_cli.judge.slots import judge_slot, judge_slots
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.observation import ROLES, Observation, Role
+from gradcheck_cli.records.observation import Observation, Role
 from gradcheck_cli.records.oddity import described
+from gradcheck_cli.records.roles import roles_of
 from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict, gravest
 
 ENDINGS = {"crashed": Outcome.CRASHED, "timed_out": Outcome.TIMED_OUT}
@@ -51,11 +52,6 @@ def excluded(case: Case, name: str, why: str) -> Verdict:
     """The verdict on a case that a named constraint leaves out."""
     finding = Finding(slot="case", outcome=Outcome.EXCLUDED, why=why, diagnosis=name)
     return Verdict(case=str(case), axes=case.axes(), outcome=Outcome.EXCLUDED, findings=[finding])
-
-
-def roles_of(case: Case) -> list[Role]:
-    """The roles that a case has: bgrad only with a bias."""
-    return [role for role in ROLES if role != "bgrad" or case.bias]
 
 
 def ending(case: Case, observation: Observation, environment: Environment) -> Finding | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from gradcheck_cli.judge.formulas import formulas_of, middle
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import (
@@ -22,6 +24,7 @@ from gradcheck_cli.records.due import (
     steps_of,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
+from gradcheck_cli.records.roles import is_chain, part, weights_of
 
 
 class Expected(Record, frozen=True, kw_only=True):
@@ -59,52 +62,49 @@ def expected(case: Case) -> list[Expected]:
 
 def _microbatch(case: Case, k: int, *, last: bool) -> Iterator[Expected]:
     """What one microbatch must fill; of a backward's last one the parameters as well."""
-    splits = case.splits(k)
     reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
-    n, features = case.out_features, case.in_features
-    rows = case.rows(k)
     dtype = LONG_NAMES[case.dtype]
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
-        yield Expected(
-            role="fprop",
-            phase="forward",
-            buffer="output",
-            content="value",
-            empty=not splits[i],
-            elements=splits[i] * n,
-            shape=(rows, n),
-            **common,
-        )
-        dgrad = Expected(
-            role="dgrad",
-            phase="backward",
-            buffer="input.grad",
-            content="value",
-            empty=not splits[i],
-            elements=splits[i] * features,
-            shape=(rows, features),
-            **common,
-        )
+        yield _by_token(case, "fprop", "forward", "output", common)
+        dgrad = _by_token(case, "dgrad", "backward", "input.grad", common)
         yield _nothing(dgrad) if case.frozen_input else dgrad
+        if is_chain(case):
+            yield _by_token(case, "pgrad", "backward", "probs.grad", common)
         if not last:
             continue
         if case.delay_wgrad_compute and case.main_grad == "attached":
             yield _held_back(case, common)
         common |= {"empty": not reached[i], "phase": delivered_in(case)}
         if case.bias:
+            n = case.out_features
             whole = (case.num_gemms, n) if case.single_grouped_bias else (n,)
             bgrad = Expected(role="bgrad", buffer="grad", content="sum", elements=n, shape=whole, **common)
             yield _nothing(bgrad) if case.frozen_bias else bgrad
-        yield _wgrad(case, common)
+        yield from (_wgrad(case, role, common) for role in weights_of(case))
 
 
-def _wgrad(case: Case, common: dict[str, Any]) -> Expected:
-    n, features = case.out_features, case.in_features
-    shape = (case.num_gemms, n, features) if case.single_grouped_weight else (n, features)
+def _by_token(case: Case, role: Role, phase: Phase, buffer: Buffer, common: dict[str, Any]) -> Expected:
+    k, own = common["microbatch"], part(case, role)
+    tokens = case.splits(k)[common["expert"]]
+    return Expected(
+        role=role,
+        phase=phase,
+        buffer=buffer,
+        content="value",
+        empty=not tokens,
+        elements=tokens * math.prod(own),
+        shape=(case.rows(k), *own),
+        **common,
+    )
+
+
+def _wgrad(case: Case, role: Role, common: dict[str, Any]) -> Expected:
+    own = part(case, role)
+    shape = (case.num_gemms, *own) if case.single_grouped_weight else own
     i, k = common["expert"], common["microbatch"]
     where = due(case, i, k)
-    slot = Expected(role="wgrad", buffer="grad", content="sum", elements=n * features, shape=shape, **common)
+    slot = Expected(role=role, buffer="grad", content="sum", elements=math.prod(own), shape=shape, **common)
     if where is None:
         return _nothing(slot)
     if where.buffer == "grad":
@@ -140,18 +140,21 @@ def _nothing(slot: Expected) -> Expected:
 
 def in_words(case: Case) -> list[str]:
     """The delivery contract of one case, a sentence each, for `gradcheck show`."""
-    dtype, steps = LONG_NAMES[case.dtype], case.microbatches
+    dtype, steps, formulas = LONG_NAMES[case.dtype], case.microbatches, formulas_of(case)
     said = [
-        f"{case.num_gemms} experts, y_i = x_i w_i^T{' + b_i' if case.bias else ''}, K={case.in_features}, "
-        f"N={case.out_features}, {dtype}"
+        f"{case.num_gemms} experts, y_i = {formulas['fprop']}{' + b_i' if case.bias else ''}{middle(case)}, "
+        f"K={case.in_features}, N={case.out_features}, {dtype}"
     ]
     said += [f"microbatch {k}: m_splits = {list(case.splits(k))}{_called_with(case, k)}" for k in range(steps)]
-    said.append(f"fprop: the output, (sum(m_splits), {case.out_features}), is x_i w_i^T for the rows of each expert i")
+    (columns,) = part(case, "fprop")
+    said.append(f"fprop: the output, (sum(m_splits), {columns}), is {formulas['fprop']} for the rows of each expert i")
     if case.frozen_input:
         said.append("dgrad: x asks for none, and x.grad stays None")
     else:
-        said.append(f"dgrad: x.grad, (sum(m_splits), {case.in_features}) {dtype}, is grad_output_i w_i")
-    said += _wgrad_in_words(case)
+        said.append(f"dgrad: x.grad, (sum(m_splits), {case.in_features}) {dtype}, is {formulas['dgrad']}")
+    said += [line for role in weights_of(case) for line in _wgrad_in_words(case, role, formulas[role])]
+    if is_chain(case):
+        said.append(f"pgrad: probs.grad, (sum(m_splits),) {dtype}, is {formulas['pgrad']}")
     over = _over(case)
     if case.bias:
         right = f"is {over}the sum of grad_output_i's rows"
@@ -192,27 +195,28 @@ def _over(case: Case) -> str:
     return f"the sum over {case.microbatches} microbatches of " if case.microbatches > 1 else ""
 
 
-def _wgrad_in_words(case: Case) -> Iterator[str]:
+def _wgrad_in_words(case: Case, role: Role, formula: str) -> Iterator[str]:
     packed = case.single_grouped_weight
-    shape = (case.num_gemms, case.out_features, case.in_features) if packed else (case.out_features, case.in_features)
+    shape = (case.num_gemms, *part(case, role)) if packed else part(case, role)
     asleep = [i for i in range(case.num_gemms) if frozen(case, i)]
     if asleep:
         whose = "every weight" if len(asleep) == case.num_gemms else f"the weight of expert {asleep[0]}"
-        yield f"wgrad: {whose} is frozen: .grad stays None, and an attached main_grad keeps its prefill"
+        yield f"{role}: {whose} is frozen: .grad stays None, and an attached main_grad keeps its prefill"
     if len(asleep) == case.num_gemms:
         return
     owner = "the packed weight" if packed else f"each of the {case.num_gemms - len(asleep)} weights"
     if not case.fuse_wgrad_accumulation:
-        yield f"wgrad: .grad of {owner}, {shape} {LONG_NAMES[case.dtype]}, is {_over(case)}grad_output_i^T x_i"
+        yield f"{role}: .grad of {owner}, {shape} {LONG_NAMES[case.dtype]}, is {_over(case)}{formula}"
         kept = "; an attached main_grad keeps its prefill" if case.main_grad == "attached" else ""
-        yield f"wgrad of an expert without tokens: .grad is exactly 0{kept}"
+        yield f"{role} of an expert without tokens: .grad is exactly 0{kept}"
         return
     attached = case.grad_added_to_main_grad == "attached"
     flag = "grad_added_to_main_grad is True; " if attached else ""
     content = "is zero" if case.zero_out_wgrad else "is nobody's business"
     dummy = f".grad is None or a dummy of the parameter's shape and dtype, whose content {content}"
     yield (
-        f"wgrad: main_grad of {owner}, {shape} {LONG_NAMES[case.main_grad_dtype]}, is {_main_grad_in_words(case)}; "
+        f"{role}: main_grad of {owner}, {shape} {LONG_NAMES[case.main_grad_dtype]}, is "
+        f"{_main_grad_in_words(case, formula)}; "
         f"{flag}{dummy if attached else '.grad stays None'}"
     )
     overwritten = [i for i in range(case.num_gemms) if overwriting(case, i)]
@@ -223,10 +227,10 @@ def _wgrad_in_words(case: Case) -> Iterator[str]:
             f"exactly 0 where that brought the expert no token"
         )
     if not overwriting_at_all(case):
-        yield "wgrad of an expert without tokens: main_grad keeps its prefill, bit for bit"
+        yield f"{role} of an expert without tokens: main_grad keeps its prefill, bit for bit"
 
 
-def _main_grad_in_words(case: Case) -> str:
+def _main_grad_in_words(case: Case, formula: str) -> str:
     if case.is_first_microbatch == "first":
-        return f"{_over(case)}grad_output_i^T x_i: the first microbatch overwrites the prefill"
-    return f"its prefill plus {_over(case)}grad_output_i^T x_i"
+        return f"{_over(case)}{formula}: the first microbatch overwrites the prefill"
+    return f"its prefill plus {_over(case)}{formula}"

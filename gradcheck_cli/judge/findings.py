@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.judge.contract import Expected
 from gradcheck_cli.judge.slots import Judged, key
 from gradcheck_cli.records.observation import DATA, FILLS, Role
+from gradcheck_cli.records.roles import BY_TOKEN
 from gradcheck_cli.records.verdict import Finding, Margin, Outcome
 
 
@@ -37,7 +38,7 @@ def words(judged: list[Judged]) -> dict[tuple[str, int], str]:
 
 
 def _named(wanted: Expected) -> tuple[str, int]:
-    return wanted.slot, wanted.microbatch if wanted.role in ("fprop", "dgrad") else 0
+    return wanted.slot, wanted.microbatch if wanted.role in BY_TOKEN else 0
 
 
 def rounded_too_often(judged: list[Judged]) -> list[tuple[str, int]]:

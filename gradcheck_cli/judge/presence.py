@@ -9,11 +9,18 @@ from gradcheck_cli.judge.contract import Expected
 from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import Buffer, SlotSeen
+from gradcheck_cli.records.roles import WEIGHTS
 from gradcheck_cli.records.verdict import Outcome
 
 Buffers = Mapping[Buffer, SlotSeen]
 
-NAMES: dict[Buffer, str] = {"output": "the output", "input.grad": "x.grad", "grad": ".grad", "main_grad": "main_grad"}
+NAMES: dict[Buffer, str] = {
+    "output": "the output",
+    "input.grad": "x.grad",
+    "grad": ".grad",
+    "main_grad": "main_grad",
+    "probs.grad": "probs.grad",
+}
 
 
 def absent(case: Case, wanted: Expected, seen: Buffers) -> Judgement | None:
@@ -71,7 +78,7 @@ def untouched(main_grad: SlotSeen) -> bool:
 
 def elsewhere(case: Case, wanted: Expected, seen: Buffers) -> Buffer | None:
     """The other buffer that holds this gradient's right value; None where none does."""
-    if wanted.role != "wgrad":
+    if wanted.role not in WEIGHTS:
         return None
     other: Buffer = "grad" if wanted.buffer == "main_grad" else "main_grad"
     slot = seen.get(other)
@@ -96,7 +103,7 @@ def protocol(case: Case, wanted: Expected, seen: Buffers) -> list[Judgement]:
     if own.replaced:
         why = "expected the gradient in the main_grad that was attached; found another tensor in its place"
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="main_grad replaced"))
-    if wanted.role == "wgrad":
+    if wanted.role in WEIGHTS:
         judged += _dummy(wanted, seen["grad"]) if wanted.buffer == "main_grad" else _bystander(case, seen["main_grad"])
     return judged
 
@@ -140,7 +147,7 @@ def _dummy(wanted: Expected, grad: SlotSeen) -> list[Judgement]:
 
 
 def _no_gradient_anywhere(wanted: Expected, seen: Buffers) -> str:
-    if wanted.role != "wgrad":
+    if wanted.role not in WEIGHTS:
         return ""
     if wanted.buffer == "grad":
         kept = seen["main_grad"].present and untouched(seen["main_grad"])

@@ -9,6 +9,7 @@ from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.judge.presence import Buffers, absent, early, nothing, protocol
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Observation, Phase
+from gradcheck_cli.records.roles import WEIGHTS
 from gradcheck_cli.records.verdict import Outcome
 
 Judged = tuple[Expected, ChannelSeen, Judgement]
@@ -48,7 +49,7 @@ def _no_zeros(row: Judged) -> bool:
 def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen, lambda_: float = LAMBDA) -> list[Judgement]:
     """All that is wrong with one slot in one channel, or one PASSED."""
     seen = buffers(wanted, channel)
-    both = wanted.role == "wgrad" and wanted.content != BEFORE
+    both = wanted.role in WEIGHTS and wanted.content != BEFORE
     looked_at = ("grad", "main_grad") if both else (wanted.buffer,)
     if not all(buffer in seen for buffer in looked_at):
         return [_UNSEEN]

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gradcheck_cli.records.base import Record
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
+from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.verdict import Outcome
 
 # value: in a result; delivery: in where it is put and what is said of it; early: in when; unseen: in what the oracle is
@@ -29,10 +31,11 @@ MISPLACED = (Outcome.MISPLACED,)
 PROTOCOL = (Outcome.PROTOCOL,)
 UNEXPECTED = (Outcome.UNEXPECTED,)
 
-PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
+W = WEIGHTS
+PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", *W)
 ROWS: tuple[Role, ...] = ("fprop", "dgrad")
-PARAMETERS: tuple[Role, ...] = ("wgrad", "bgrad")
-W: tuple[Role, ...] = ("wgrad",)
+PARAMETERS: tuple[Role, ...] = ("wgrad", "bgrad", "wgrad_fc2")
+OF_A_LAYER: tuple[Role, ...] = ("wgrad", "bgrad")  # no chain is frozen, delayed or padded
 
 # Where a difference of any size is seen. On random data a bound may be wider than what these faults change.
 INTEGERS: tuple[Fill, ...] = ("exact", "range")
@@ -48,6 +51,7 @@ class Fault(Record, frozen=True, kw_only=True):
     deserves: tuple[Outcome, ...]  # any of these is a kill
     fast: tuple[Role, ...] = ()  # the roles with which it is in the default subset
     fills: tuple[Fill, ...] = FILLS  # in which it must be seen: a tolerance hides what rounds like a right gradient
+    hidden: tuple[Role, ...] = ()  # where a chain is not asked to show it: its own roundings may be as large
     roundings: int = 0  # of a ladder's step: its relative error in units of the dtype's roundoff
     summary: str
 
@@ -78,9 +82,12 @@ def value(  # noqa: PLR0913  a row of the table
     *,
     fast: tuple[Role, ...] = (),
     fills: tuple[Fill, ...] = FILLS,
+    hidden: tuple[Role, ...] = (),
 ) -> Fault:
     """A fault in a result."""
-    return Fault(name=name, roles=roles, cites=cites, summary=summary, deserves=deserves, fast=fast, fills=fills)
+    return Fault(
+        name=name, roles=roles, cites=cites, summary=summary, deserves=deserves, fast=fast, fills=fills, hidden=hidden
+    )
 
 
 def delivery(  # noqa: PLR0913  a row of the table
@@ -112,17 +119,17 @@ def ladder(roundings: int) -> Fault:
 
 FAULTS: tuple[Fault, ...] = (
     value("zeroed", ROLES, "F8", "all zero", GONE, fast=("bgrad",)),
-    value("doubled", ROLES, "J3", "twice as large", fast=W),
+    value("doubled", ROLES, "J3", "twice as large", fast=(*W, "pgrad")),
     value("halved", ROLES, "J5", "half as large: divided by a world size too many"),
     value("scaled_down", ROLES, "F1", "times 2^-7: exponents read in another format"),
-    value("one_percent", ROLES, "F3", "times 1.01 in one expert", fast=W),
+    value("one_percent", ROLES, "F3", "times 1.01 in one expert", fast=W, hidden=ROLES),
     value("one_ulp", ROLES, "false pass 17", "one element off by one unit in the last place", fills=("exact",)),
     *(ladder(roundings) for roundings in LADDER),
-    value("token_dropped", ROLES, "G5", "without the last token of an expert", GONE, fast=W),
+    value("token_dropped", ROLES, "G5", "without the last token of an expert", GONE, fast=W, hidden=W),
     value("tail_missing", PRODUCTS, "G4", "without the last eighth of the contraction", GONE, fast=("fprop",)),
     value("experts_swapped", ROLES, "K4", "two experts in each other's place", GONE),
     value("other_weight", ROWS, "F4", "computed with another expert's weight", fast=("dgrad",)),
-    value("rows_rolled", PRODUCTS, "false pass 14", "every row one further", fast=("dgrad",)),
+    value("rows_rolled", (*PRODUCTS, "pgrad"), "false pass 14", "every row one further", fast=("dgrad",)),
     value("row_repeated", PRODUCTS, "false pass 14", "the last row holds the one before it"),
     value("rows_into_first", ROWS, "I5", "every row stored into the first one"),
     value("block_transposed", W, "G1", "a square block transposed"),
@@ -138,13 +145,13 @@ FAULTS: tuple[Fault, ...] = (
     value("bias_missing", ("fprop",), "H4", "without its bias", fast=("fprop",)),
     value("bias_twice", ("fprop",), "H4", "with its bias added twice"),
     value("padding_row", ("bgrad",), "H6", "sums one row more than the expert has"),
-    value("tail_read", PARAMETERS, "C5", "sums the rows past sum(m_splits) as well", LOST),
+    value("tail_read", OF_A_LAYER, "C5", "sums the rows past sum(m_splits) as well", LOST),
     value("summed_in_bf16", ROLES, "B7", "partial sums rounded to bf16", fast=W, fills=INTEGERS),
     value("operands_in_bf16", PRODUCTS, "F11", "operands rounded to bf16 first", fills=("range",)),
     value("operands_in_fp16", PRODUCTS, "F1", "operands with the exponents of fp16", LOST, fills=INTEGERS),
     value("result_in_fp16", ROLES, "F1", "with the exponents of fp16", LOST, fast=W, fills=INTEGERS),
     value("flushed", ROLES, "F1", "subnormal numbers flushed to 0", GONE, fills=INTEGERS),
-    delivery("missing", ("dgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=W),
+    delivery("missing", ("dgrad", "pgrad", *PARAMETERS), "A1", "its buffer is None", MISSING, fast=("pgrad", *W)),
     delivery("missing_but_first", PARAMETERS, "A8", "its buffer is None for every expert but the first", MISSING),
     delivery("untouched", W, "A1", "main_grad holds its prefill", MISSING, fast=W),
     delivery("untouched_flag_set", W, "A3", "main_grad holds its prefill, the flag says otherwise", MISSING),
@@ -163,12 +170,12 @@ FAULTS: tuple[Fault, ...] = (
     delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", POISONED),
     delivery("accumulated_in_bf16", PARAMETERS, "B7", "rounded to bf16 after each microbatch", WRONG, fills=INTEGERS),
     delivery("not_overwritten", W, "B5", "added to a main_grad that it should have overwritten", WRONG),
-    delivery("frozen_given", ("dgrad", *PARAMETERS), "B9", "in .grad though it is frozen", UNEXPECTED),
-    delivery("frozen_main_grad", W, "B9", "in main_grad though it is frozen", UNEXPECTED),
+    delivery("frozen_given", ("dgrad", *OF_A_LAYER), "B9", "in .grad though it is frozen", UNEXPECTED),
+    delivery("frozen_main_grad", W[:1], "B9", "in main_grad though it is frozen", UNEXPECTED),
     delivery("dummy_not_zero", W, "B6", "a dummy in .grad that is not zero, under zero_out_wgrad", PROTOCOL),
     delivery("dummy_unasked", W, "E2", "a dummy in .grad of a weight without grad_added_to_main_grad", PROTOCOL),
     Fault(
-        name="early", kind="early", roles=W, cites="E7", deserves=UNEXPECTED,
+        name="early", kind="early", roles=W[:1], cites="E7", deserves=UNEXPECTED,
         summary="in main_grad before backward_dw was called",
     ),
     delivery("other_dtype", PARAMETERS, "E13", "in a buffer of another dtype", PROTOCOL),
@@ -185,7 +192,11 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for fault in FAULTS for mutant in (Mutant(fault, role) for role in fault.roles)
+    mutant.name: mutant
+    for fault in FAULTS
+    for mutant in (Mutant(fault, role) for role in fault.roles)
+    # Of a chain's own gradients there are random data alone.
+    if mutant.role not in OF_A_CHAIN or ("normal" in fault.fills and mutant.role not in fault.hidden)
 }
 
 
@@ -211,12 +222,22 @@ ENDINGS: dict[str, Ending] = {
     ),
 }
 
+
+def fits(mutant: Mutant, *, chain: bool) -> bool:
+    """Whether a single layer, or a chain of two, has such a gradient and must show the fault in it."""
+    return mutant.role not in (mutant.fault.hidden if chain else OF_A_CHAIN)
+
+
 # Whatever a layer can do wrong; what is not shown to the oracle is no layer's fault.
-APIS: tuple[str, ...] = (*(name for name, one in MUTANTS.items() if one.fault.kind != "unseen"), *ENDINGS)
+APIS: tuple[str, ...] = (
+    *(name for name, one in MUTANTS.items() if one.fault.kind != "unseen" and fits(one, chain=False)),
+    *ENDINGS,
+)
 
 
-def needed(mode: str) -> list[str]:
-    """The names of the mutants that a mode of MODES asks for."""
+def needed(mode: str, case: Case) -> list[str]:
+    """The names of the mutants that a mode of MODES asks for of a case."""
     if mode == "none":
         return []
-    return [name for name, one in MUTANTS.items() if mode == "all" or one.role in one.fault.fast]
+    own = {name: one for name, one in MUTANTS.items() if fits(one, chain=is_chain(case))}
+    return [name for name, one in own.items() if mode == "all" or one.role in one.fault.fast]

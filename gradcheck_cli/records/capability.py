@@ -11,6 +11,7 @@ from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version
 from gradcheck_cli.records.gates import HOPPER_TO_BLACKWELL, asked_path, gates
+from gradcheck_cli.records.roles import CHAIN
 
 
 class Row(Record, frozen=True, kw_only=True):
@@ -49,6 +50,8 @@ class Closed(Record, frozen=True, kw_only=True):
     falls_back_to: str = ""
 
 
+# The fusible op, alone or as both layers of a chain.
+OPS = ("op", CHAIN)
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
@@ -82,24 +85,30 @@ ROWS = (
         packed=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas"),
         says=r"require use_grouped_tensor=True",
     ),
-    Row(
-        name="op-needs-cublas", provider="te", api="op", since=(2, 16), before=(2, 17),
-        architectures=((10, 0), (99, 9)), gates=("cublas",), says=CUBLAS,
-    ),
-    Row(
-        name="op-needs-cublas", provider="te", api="op", since=(2, 17), before=(2, 19),
-        architectures=HOPPER_TO_BLACKWELL, gates=("cublas",), says=CUBLAS,
-    ),
-    Row(
-        name="op-single-weight-needs-native", provider="te", api="op", since=(2, 19), packed=True,
-        gates=("dtype", "architecture", "cublas"), says=SINGLE,
+    *(
+        row
+        for api in OPS
+        for row in (
+            Row(
+                name="op-needs-cublas", provider="te", api=api, since=(2, 16), before=(2, 17),
+                architectures=((10, 0), (99, 9)), gates=("cublas",), says=CUBLAS,
+            ),
+            Row(
+                name="op-needs-cublas", provider="te", api=api, since=(2, 17), before=(2, 19),
+                architectures=HOPPER_TO_BLACKWELL, gates=("cublas",), says=CUBLAS,
+            ),
+            Row(
+                name="op-single-weight-needs-native", provider="te", api=api, since=(2, 19), packed=True,
+                gates=("dtype", "architecture", "cublas"), says=SINGLE,
+            ),
+        )
     ),
     *(
         Row(
             name="native-takes-64-groups", provider="te", api=api, since=(2, 16), path=path,
             gates=("groups",), says=r"supports (up to|at most) 64 tensors",
         )
-        for api, path in (("module", ("native",)), ("op", ("auto",)))
+        for api, path in (("module", ("native",)), *((api, ("auto",)) for api in OPS))
     ),
     *(
         Row(
@@ -112,13 +121,12 @@ ROWS = (
         name="module-wants-splits-on-the-device", provider="te", api="module", since=(2, 19), path=("native",),
         gates=("m_splits",), says=r"requires CUDA m_splits", raises="ValueError",
     ),
-    Row(
-        name="no-gemm-into-bf16", provider="te", api="module", since=(2, 9),
-        gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
-    ),
-    Row(
-        name="no-gemm-into-bf16", provider="te", api="op", since=(2, 9),
-        gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
+    *(
+        Row(
+            name="no-gemm-into-bf16", provider="te", api=api, since=(2, 9),
+            gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
+        )
+        for api in ("module", *OPS)
     ),
     Row(
         name="op-freezes-all-or-none", provider="te", api="op", since=(2, 13),

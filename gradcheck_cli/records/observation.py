@@ -6,9 +6,10 @@ from typing import Literal
 
 from gradcheck_cli.records.base import OBSERVATION_VERSION, Record
 
-Role = Literal["fprop", "dgrad", "wgrad", "bgrad"]
-ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad")
-Buffer = Literal["output", "input.grad", "grad", "main_grad"]
+# Of a chain of layers wgrad is that of fc1's weights, wgrad_fc2 of fc2's, and pgrad of the probabilities between them.
+Role = Literal["fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad"]
+ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad")
+Buffer = Literal["output", "input.grad", "grad", "main_grad", "probs.grad"]
 Phase = Literal["forward", "backward", "backward_dw"]
 Fill = Literal["exact", "range", "normal"]
 # What a fill is called in words.

@@ -7,6 +7,7 @@ from enum import Enum
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.case import DEFAULTS, LAYER
 from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.roles import has
 
 
 class Outcome(str, Enum):
@@ -145,7 +146,7 @@ class Verdict(Record, frozen=True, kw_only=True):
         """
         if role in self.roles:
             return self.roles[role]
-        if role == "bgrad" and not self.axes.get("bias"):
+        if not has(self.axes, role):
             return None
         whole = not self.outcome.executed or self.outcome.gravity >= Outcome.RAISED.gravity
         return self.outcome if whole else Outcome.UNTESTED

@@ -12,11 +12,12 @@ import torch
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen
 from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One role of one microbatch, and all that it is computed from.
+    """One role of one microbatch, and all that it is computed from: the operands of its layer.
 
     `parts` and each of `earlier` are the right contributions of a microbatch, fp64, one for each expert: (T_i, N) of
     fprop, (T_i, K) of dgrad, (N, K) of wgrad, (N,) of bgrad. `stored` is what lies in the buffer, in its own dtype.
@@ -40,7 +41,7 @@ class Scene:
 
     def so_far(self, expert: int) -> torch.Tensor:
         """The right result of an expert after this microbatch, fp64: of a parameter the sum of all microbatches yet."""
-        steps = [*self.earlier, self.parts] if self.role in ("wgrad", "bgrad") else [self.parts]
+        steps = [*self.earlier, self.parts] if self.role not in BY_TOKEN else [self.parts]
         return torch.stack([step[expert] for step in steps]).sum(0)
 
     def rows(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,7 +58,7 @@ class Scene:
         x, g = self.rows(expert)
         if self.role == "dgrad":
             return g, self.weight[expert].double()
-        if self.role == "wgrad":
+        if self.role in WEIGHTS:
             return g.T, x
         return g.new_ones(1, len(g)), g
 
@@ -74,12 +75,17 @@ class At(NamedTuple):
 def asleep(case: Case, role: Role, expert: int) -> bool:
     """Whether a case asks for no such gradient of an expert."""
     whole = {"dgrad": case.frozen_input, "bgrad": case.frozen_bias}
-    return frozen(case, expert) if role == "wgrad" else whole.get(role, False)
+    return frozen(case, expert) if role in WEIGHTS else whole.get(role, False)
 
 
 @lru_cache(maxsize=64)
-def busiest(case: Case, microbatch: int) -> tuple[int, ...]:
-    """All experts: first those with tokens in this microbatch, of these first the one with most over all."""
+def busiest(case: Case, microbatch: int, *, by_now: bool = False) -> tuple[int, ...]:
+    """All experts: first those with tokens in this microbatch, of these first the one with most over all.
+
+    `by_now`: with most in this microbatch. On random data a small step in a large sum shows no fault.
+    """
     now = case.splits(microbatch)
+    if by_now:
+        return tuple(sorted(range(case.num_gemms), key=lambda i: -now[i]))
     over_all = [sum(case.splits(k)[i] for k in range(case.microbatches)) for i in range(case.num_gemms)]
     return tuple(sorted(range(case.num_gemms), key=lambda i: (not now[i], -over_all[i])))

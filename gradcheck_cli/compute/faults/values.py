@@ -16,6 +16,7 @@ from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.battery import LADDER
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import POISON_BYTES
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 from gradcheck_cli.records.splits import TAIL
 
 Alter = Callable[[At], torch.Tensor]
@@ -33,7 +34,8 @@ class Value:
 
     def altered(self, scene: Scene) -> dict[int, torch.Tensor]:
         """Expert -> its contribution as the fault has it; of no expert where there is none to alter."""
-        awake = [i for i in busiest(scene.case, scene.microbatch) if not asleep(scene.case, scene.role, i)]
+        experts = busiest(scene.case, scene.microbatch, by_now=is_chain(scene.case))
+        awake = [i for i in experts if not asleep(scene.case, scene.role, i)]
         if not awake:
             return {}
         first, *others = awake
@@ -97,11 +99,11 @@ def one_ulp(at: At) -> torch.Tensor:
 
 def without_the_last_token(at: At) -> torch.Tensor:
     """A row less, or a row's share less."""
-    if at.scene.role in ("fprop", "dgrad"):
+    if at.scene.role in BY_TOKEN:
         at.part[-1] = 0
         return at.part
     x, g = at.scene.rows(at.expert)
-    return at.part - (torch.outer(g[-1], x[-1]) if at.scene.role == "wgrad" else g[-1])
+    return at.part - (torch.outer(g[-1], x[-1]) if at.scene.role in WEIGHTS else g[-1])
 
 
 def without_the_tail(at: At) -> torch.Tensor:
@@ -173,7 +175,7 @@ def a_row_too_many(at: At) -> torch.Tensor:
 def tail_read(at: At) -> torch.Tensor:
     """The rows past sum(m_splits) as if they were the expert's own."""
     number = filling(at.scene.case)
-    return at.part + TAIL * (number**2 if at.scene.role == "wgrad" else number) if number else at.part
+    return at.part + TAIL * (number**2 if at.scene.role in WEIGHTS else number) if number else at.part
 
 
 def garbage(at: At) -> torch.Tensor:

@@ -90,17 +90,22 @@ def splits_as(how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:
 def path_taken(output: torch.Tensor) -> str:
     """native, legacy or unknown, as the autograd node that made the output remembers it; "" where none made it.
 
+    Of a chain both layers say theirs: `native and legacy` where one took another.
+
     Transformer Engine 2.17 and 2.18 keep `use_grouped_tensor_path` in the module's context, 2.19 and later
     `grouped_tensor_supported`; the op keeps `use_grouped_tensor_path` in the context of the basic op. Versions before
     2.17 have no native path on Hopper. A later one without either is unknown, which no request for a path can match.
     """
     if output.grad_fn is None:
         return ""
-    for node in _contexts(output.grad_fn):
-        for name in ("use_grouped_tensor_path", "grouped_tensor_supported"):
-            taken = getattr(node, name, None)
-            if taken is not None:
-                return "native" if taken else "legacy"
+    said = [
+        "native" if taken else "legacy"
+        for node in _contexts(output.grad_fn)
+        for name in ("use_grouped_tensor_path", "grouped_tensor_supported")
+        if (taken := getattr(node, name, None)) is not None
+    ]
+    if said:
+        return " and ".join(dict.fromkeys(said))
     return "legacy" if version(str(transformer_engine.__version__)) < (2, 17) else "unknown"
 
 

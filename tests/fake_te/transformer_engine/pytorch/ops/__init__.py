@@ -1,4 +1,4 @@
-"""How does the fusible op behave, version by version? `transformer_engine.pytorch.ops.GroupedLinear`."""
+"""How do the fusible ops behave, version by version? `transformer_engine.pytorch.ops`: GroupedLinear, and a chain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
 from transformer_engine.pytorch.grouped_tensor import packed
 
-__all__ = ["GroupedLinear"]
+__all__ = ["GroupedLinear", "ScaledSwiGLU", "Sequential"]
 
 
 class GroupedLinear(torch.nn.Module):
@@ -67,3 +67,25 @@ class GroupedLinear(torch.nn.Module):
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
         return y
+
+
+class ScaledSwiGLU(torch.nn.Module):
+    """silu(a) b scales, where a is the first half of each row: rounded as often as until 2.19."""
+
+    def forward(self, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """x (T, 2 N), scales (T,) -> (T, N)."""
+        gates, units = x.chunk(2, dim=-1)
+        activated = (torch.nn.functional.silu(gates.float()) * units.float()).to(x.dtype)
+        return activated * scales.unsqueeze(-1)
+
+
+class Sequential(torch.nn.Sequential):
+    """Each op takes the input that it has besides from those that are given, in order."""
+
+    def forward(self, input: torch.Tensor, *extra_inputs: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """The last op's output."""
+        if len(extra_inputs) != len(self):
+            raise ValueError(f"Expected {len(self)} extra inputs but got {len(extra_inputs)}")
+        for op, extra in zip(self, extra_inputs, strict=True):
+            input = op(input, extra)  # noqa: A001
+        return input
