@@ -8,8 +8,9 @@ from typing import Any
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.coverage import coverage
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.observation import ROLES, Observation
+from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, Run, tally
+from gradcheck_cli.records.roles import roles_of
 from gradcheck_cli.records.verdict import Finding, Margin, Outcome, Verdict
 
 RUN = Run(
@@ -67,7 +68,7 @@ DIAGNOSES = {Outcome.MISSING: "untouched", Outcome.INEXACT: "doubled"}
 def verdict(case: str | Case, outcome: Outcome = Outcome.PASSED, **more: Any) -> Verdict:
     """A verdict on a case whose wgrad is at fault, or the whole case where the outcome says so."""
     case = Case.parse(case) if isinstance(case, str) else case
-    roles = [role for role in ROLES if role != "bgrad" or case.bias]
+    roles = roles_of(case)
     executed = outcome not in CASE_WIDE
     said: dict[str, Any] = {
         "case": str(case),

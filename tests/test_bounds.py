@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from gradcheck_cli import plugins
 from gradcheck_cli.judge.bounds import LAMBDA, rounding
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.roles import CHAIN, OF_A_CHAIN
 from gradcheck_cli.records.rounding import Rounding
 
 U = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24}
@@ -25,7 +27,10 @@ ADDED = {
 
 
 def of(case: str, role: Role = "wgrad") -> Rounding:
+    """How a role of a case is rounded; where only a chain has it, of the same candidate's chain."""
     parsed = Case.parse(case)
+    if role in OF_A_CHAIN:
+        parsed = msgspec.structs.replace(parsed, api=CHAIN)
     return rounding(parsed, plugins.candidate(parsed.provider))[role]
 
 

@@ -15,7 +15,8 @@ from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
 from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Observation, Role
+from gradcheck_cli.records.observation import FILLS, Fill, Observation, Role
+from gradcheck_cli.records.roles import roles_of
 from gradcheck_cli.records.splits import FEWEST_EXPERTS
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.workers.protocol import Result, decode, encode
@@ -237,7 +238,7 @@ def test_every_slot_of_the_contract_is_seen_in_every_channel_that_ran(case: str)
 @settings(deadline=None, max_examples=20)
 @given(cases())
 def test_every_role_of_a_case_is_passed_by_name(case: str) -> None:
-    roles = [role for role in ROLES if role != "bgrad" or Case.parse(case).bias]
+    roles = roles_of(Case.parse(case))
     assert verdict(case).roles == dict.fromkeys(roles, Outcome.PASSED)
 
 

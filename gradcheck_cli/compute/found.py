@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,5 +94,9 @@ def by_rows(
     whole = read(tensor, device)
     fits = whole.tensor is not None and whole.shape == shape
     own = whole.tensor[: sum(splits)] if whole.tensor is not None and fits else None
-    parts = list(own.reshape(len(own), -1).split(list(splits))) if own is not None else [None] * len(splits)
+    parts = (
+        list(own.reshape(len(own), math.prod(shape[1:])).split(list(splits)))
+        if own is not None
+        else [None] * len(splits)
+    )
     return Found(role, buffer, [replace(whole, tensor=tensor) for tensor in parts])

@@ -15,12 +15,12 @@ from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loaded, Loans, Placed, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
-from gradcheck_cli.compute.provider import DTYPES, Chain, Delayed, Layer
-from gradcheck_cli.compute.trial import a_tensor, every_parameter, on_trial
+from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
+from gradcheck_cli.compute.trial import a_tensor, as_chain, every_parameter, on_trial
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen, joined, steps_of
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
-from gradcheck_cli.records.roles import part, weights_of
+from gradcheck_cli.records.roles import is_chain, part, weights_of
 
 # What the names of a chain's second layer end with.
 FC2 = "_fc2"
@@ -68,10 +68,11 @@ class Trainer:
         }
         self.main_grad = self.main_grads["wgrad"]
         with self._trial("loading of the weights"):
+            self.chain = as_chain(layer) if is_chain(case) else None
             # Copies: the originals serve the reference, and every other case on the same data.
             layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
-            if inputs.weight_fc2 is not None:
-                cast("Chain", layer).load_fc2(inputs.weight_fc2.clone())
+            if self.chain and inputs.weight_fc2 is not None:
+                self.chain.load_fc2(inputs.weight_fc2.clone())
         with self._trial("reading the parameters after loading"):
             # An optimizer holds these from here on; gradients that reach others put in their place are lost to it.
             self.held = held_parameters(case, layer)
@@ -108,14 +109,14 @@ class Trainer:
 
     def _scale(self, k: int) -> None:
         """Hand a chain its probabilities, as a router that learns does: no leaf, and in want of a gradient."""
-        if not self.inputs.probs:
+        if not self.chain:
             return
         probs = guarded("probs", self.inputs.probs[k], self.byte)
         self.probs[k] = probs.tensor.requires_grad_()
         ahead = self.probs[k].view_as(self.probs[k])
         self.loans.lend(probs, self.inputs.probs[k], ahead, k)
         with self._trial(f"taking the probabilities of microbatch {k}"):
-            cast("Chain", self.layer).scale_by(ahead)
+            self.chain.scale_by(ahead)
 
     def backward(self, step: tuple[int, ...]) -> list[After]:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""

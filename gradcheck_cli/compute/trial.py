@@ -6,10 +6,11 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 
-from gradcheck_cli.compute.provider import Layer
+from gradcheck_cli.compute.provider import Chain, Layer
 from gradcheck_cli.records.observation import Raised
 from gradcheck_cli.roots import without_roots
 
@@ -87,6 +88,15 @@ def every_parameter(layer: Layer) -> list[torch.Tensor]:
     """Weights, biases, and the weights of a chain's second layer, in that order."""
     weights, biases = parameters_of(layer)
     return [*weights, *biases, *weights_fc2_of(layer)]
+
+
+def as_chain(layer: Layer) -> Chain:
+    """What a provider built, where a chain was asked for; TypeError where it lacks what a chain must do."""
+    absent = [name for name in ("weights_fc2", "load_fc2", "scale_by") if not hasattr(layer, name)]
+    if absent:
+        what = "expected a chain of two layers, as Chain in gradcheck_cli/compute/provider.py describes it"
+        raise TypeError(f"{what}; found {words(type(layer).__name__)} without {', '.join(absent)}")
+    return cast("Chain", layer)
 
 
 def weights_fc2_of(layer: Layer) -> list[torch.Tensor]:

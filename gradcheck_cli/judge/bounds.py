@@ -28,6 +28,15 @@ buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype
             path; the native one does not): one more of the product. Two uses of tied weights in one step may be added
             in either order, with other partial sums, or joined first where autograd does it, which errs by `store` of
             their sum: the largest of these, term by term (`compute/orders.py`).
+carried     Of a chain, api=op_mlp, the operands are off themselves (`compute/chain.py`). A rounding error of mean zero
+            that is at most e is sub-Gaussian with deviation e (Hoeffding's lemma); of independent ones, e_j times c_j
+            each, the sum exceeds lambda sqrt(sum e_j^2 c_j^2) with probability at most 2 exp(-lambda^2 / 2). So each
+            tensor between the layers has a deviation, squares of which add up: u |v| + floor for each time that a path
+            stores it, sqrt(n) u S and the operands term of its own sum over lambda, and through f(v_1, v_2, ...) those
+            of its factors, times |df/dv_i|. silu has the derivative sigma (1 + a (1 - sigma)), which changes by 1/2 of
+            a change of a at most; what second order leaves is added in full, with every error at lambda. A product with
+            the other operand B then carries sqrt(D^2 B^2), as `free`. Where grad_output is uniform all tokens of an
+            expert share the error of fc2's dgrad: that part of fc1's wgrad is |sum of what it multiplies| times it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.records.roles import is_chain
 
 SAME_EVERYWHERE = (
     "grad_output=expanded: every element of grad_output is 1. Invisible to this case: a layer that does not read it, "
@@ -13,10 +14,18 @@ SAME_EVERYWHERE = (
 )
 
 
+NO_INTEGERS = (
+    "api=op_mlp: random data alone, since silu makes no integers of integers. Invisible to this case: what rounds as "
+    "right layers round, such as one token among many left out of a wgrad, or sums kept in bf16; what lies in memory "
+    "that nobody should read, but for an earlier result"
+)
+
+
 def invisible(case: Case, observation: Observation) -> list[str]:
     """A note for each class of faults that the data of the case hides."""
     uniform = [SAME_EVERYWHERE] if case.grad_output == "expanded" else []
-    return [*uniform, *_without_elements(case), *_without_roundings(case, observation)]
+    chain = [NO_INTEGERS] if is_chain(case) else []
+    return [*uniform, *chain, *_without_elements(case), *_without_roundings(case, observation)]
 
 
 def _without_elements(case: Case) -> list[str]:

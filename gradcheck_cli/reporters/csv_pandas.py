@@ -6,12 +6,11 @@ from gradcheck_cli.records.case import AXES
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.reporters import folding
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
 _AFTER = (
-    "outcome",
-    *ROLES,
     "worst_slot",
     "worst_ratio",
     "diagnosis",
@@ -29,7 +28,7 @@ def text(report: Report) -> str:
 
     # Axes that this version does not know come from a report of a later one.
     later = {axis: None for verdict in report.verdicts for axis in verdict.axes if axis not in AXES}
-    columns = [*_BEFORE, *AXES, *later, *_AFTER]
+    columns = [*_BEFORE, *AXES, *later, "outcome", *folding.columns(report.verdicts), *_AFTER]
     # dtype=object keeps whole numbers whole beside empty cells.
     frame = pd.DataFrame([_row(verdict) for verdict in report.verdicts], columns=columns, dtype=object)
     csv: str = frame.to_csv(index=False, lineterminator="\n")

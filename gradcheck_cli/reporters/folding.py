@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.roles import OF_A_CHAIN
 from gradcheck_cli.records.verdict import Margin, Outcome, Verdict, gravest
 
 _KEY = ("provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype")
@@ -84,8 +85,14 @@ def has_known(alike: Sequence[Row]) -> bool:
 
 
 def roles_shown(alike: Sequence[Row]) -> list[Role]:
-    """The roles that have a column: bgrad only where some case has a bias, or got a gradient for none."""
-    return [role for role in ROLES if role != "bgrad" or any("bgrad" in row.roles for row in alike)]
+    """The roles that have a column: bgrad only where some case has a bias, those of a chain where some case is one."""
+    some = ("bgrad", *OF_A_CHAIN)
+    return [role for role in ROLES if role not in some or any(role in row.roles for row in alike)]
+
+
+def columns(verdicts: Sequence[Verdict]) -> list[Role]:
+    """The roles that have a column in a list of cases: those of a chain only where some case is one."""
+    return [role for role in ROLES if role not in OF_A_CHAIN or any(one.of_role(role) for one in verdicts)]
 
 
 def _row(axes: dict[str, str], alike: list[Verdict]) -> Row:

@@ -8,6 +8,7 @@ from gradcheck_cli.records.case import AXES
 from gradcheck_cli.records.failure import Failure, failure_of
 from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.roles import WEIGHTS
 from gradcheck_cli.records.rule import Nearest, Rule
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 from gradcheck_cli.reporters import issue_title
@@ -21,6 +22,7 @@ _WHAT = {
     "fprop": "the output `y = x w^T` (plus the bias) of each expert's tokens",
     "dgrad": "the gradient of the input is in `x.grad`",
     "bgrad": "the gradient of each expert's bias is in its `.grad`",
+    "pgrad": "the gradient of each token's probability is in `probs.grad`",
 }
 _WGRAD = {
     0: "the gradient of every expert's weight, summed over the microbatches, is in `weight.grad`",
@@ -114,7 +116,7 @@ class Evidence:
 
     def consequence(self) -> list[str]:
         """What it means for those who train with it."""
-        return [_LOST] if (self.rule.role, self.rule.outcome) == ("wgrad", Outcome.MISSING) else []
+        return [_LOST] if self.rule.role in WEIGHTS and self.rule.outcome is Outcome.MISSING else []
 
     def extent(self) -> list[str]:
         """In how many cases, what it does not depend on, what the run never varied, and what did not run as asked."""
@@ -170,7 +172,7 @@ class Evidence:
     def expected(self, near: Nearest | None) -> list[str]:
         """What must hold after backward."""
         beside = f", as with {code(words.value(near.axis, near.passing))}" if near else ""
-        if self.rule.role == "wgrad":
+        if self.rule.role in WEIGHTS:
             api = str(self.red.axes.get("api"))
             fused = sorted({int(bool(one.axes.get("fuse_wgrad_accumulation"))) for one in self.failing})
             told = {one: f"{code(words.value('fuse_wgrad_accumulation', one, api))}: {_WGRAD[one]}." for one in fused}

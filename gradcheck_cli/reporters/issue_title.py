@@ -14,8 +14,10 @@ _LONGEST_MESSAGE = 100
 _APIS = {
     ("te", "module"): "te.GroupedLinear",
     ("te", "op"): "te.ops.GroupedLinear",
+    ("te", "op_mlp"): "te.ops.Sequential of GroupedLinear, ScaledSwiGLU, GroupedLinear",
     ("torch", "grouped_mm"): "torch.nn.functional.grouped_mm",
     ("torch", "loop"): "torch.nn.functional.linear per expert",
+    ("torch", "op_mlp"): "two torch.nn.functional.linear per expert with silu between them",
 }
 _SUBJECT = ("provider", "api")
 # What the run held constant and no title needs: the script has them.

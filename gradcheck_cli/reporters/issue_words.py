@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gradcheck_cli.records.failure import without_numbers
+from gradcheck_cli.records.roles import CHAIN
 from gradcheck_cli.records.rule import Term
 from gradcheck_cli.records.verdict import Finding, Outcome
 from gradcheck_cli.reporters.marks import code, escaped_part
@@ -17,6 +18,8 @@ ROLES = {
     "dgrad": "input gradient (dgrad)",
     "wgrad": "weight gradient (wgrad)",
     "bgrad": "bias gradient (bgrad)",
+    "wgrad_fc2": "weight gradient of the second layer (wgrad_fc2)",
+    "pgrad": "gradient of the probabilities (pgrad)",
 }
 # Arguments of the layer that are true or false.
 SWITCHES = ("single_grouped_weight", "fuse_wgrad_accumulation", "bias")
@@ -97,7 +100,7 @@ def seen(finding: Finding, axes: Mapping[str, str | int]) -> str:
         if finding.diagnosis == "untouched":
             return f"{code(buffer)} keeps what it held before backward"
         # A main_grad was attached before: it did not stay what it was.
-        return f"{code(buffer)} {'is' if buffer in ('y', 'weight.main_grad') else 'stays'} None"
+        return f"{code(buffer)} {'is' if buffer == 'y' or buffer.endswith('main_grad') else 'stays'} None"
     if said := raised(finding.why):
         return code(excerpt(said, _LONGEST_WHY))
     return prose(excerpt(numbers(finding.why), _LONGEST_WHY))
@@ -115,12 +118,10 @@ def has_numbers(finding: Finding) -> bool:
 
 
 def _buffer(finding: Finding, axes: Mapping[str, str | int]) -> str:
-    role = finding.role
-    if role in ("fprop", "dgrad"):
-        return "y" if role == "fprop" else "x.grad"
-    return (
-        f"weight.{'main_grad' if axes.get('fuse_wgrad_accumulation') else 'grad'}" if role == "wgrad" else "bias.grad"
-    )
+    weights = {"wgrad": "weight", "wgrad_fc2": "fc2.weight"}
+    if finding.role in weights:
+        return f"{weights[finding.role]}.{'main_grad' if axes.get('fuse_wgrad_accumulation') else 'grad'}"
+    return {"fprop": "y", "dgrad": "x.grad", "pgrad": "probs.grad"}.get(finding.role, "bias.grad")
 
 
 def numbers(why: str) -> str:
@@ -153,7 +154,7 @@ def term(one: Term, api: str = "") -> str:
 
 def value(axis: str, held: str | int, api: str = "") -> str:
     """`fuse_wgrad_accumulation=True`, under the name that the API has for it."""
-    name = _OP_SAYS.get(axis, axis) if api == "op" else axis
+    name = _OP_SAYS.get(axis, axis) if api in ("op", CHAIN) else axis
     return f"{name}={plain(axis, held)}"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.folding import Row, brackets, has_known, has_path, roles_shown, rows
+from gradcheck_cli.reporters.folding import Row, brackets, columns, has_known, has_path, roles_shown, rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.marks import code as _code
 from gradcheck_cli.reporters.marks import escaped as _escaped
@@ -131,15 +131,16 @@ def command_line(command: Sequence[str]) -> str:
 def _cases(report: Report, room: int) -> str:
     """The list of cases, folded, the gravest first: what does not fit is counted and left out."""
     gravest_first = sorted(report.verdicts, key=lambda verdict: -verdict.outcome.gravity)
-    head = [_table_row(["case", "outcome", *ROLES, "s"]), _table_row(["---"] * 7)]
-    table = _cut([*head, *map(_case, gravest_first)], room, "cases")
+    roles = columns(report.verdicts)
+    head = [_table_row(["case", "outcome", *roles, "s"]), _table_row(["---"] * (3 + len(roles)))]
+    table = _cut([*head, *(_case(verdict, roles) for verdict in gravest_first)], room, "cases")
     summary = f"<details><summary>{len(report.verdicts)} cases, the gravest first</summary>"
     return "\n".join([summary, "", *table, "", "</details>"])
 
 
-def _case(verdict: Verdict) -> str:
-    roles = [outcome.value if (outcome := verdict.of_role(role)) else "" for role in ROLES]
-    cells = [f"{verdict.outcome.value} (known)" if verdict.known else verdict.outcome.value, *roles]
+def _case(verdict: Verdict, roles: Sequence[Role]) -> str:
+    outcomes = [outcome.value if (outcome := verdict.of_role(role)) else "" for role in roles]
+    cells = [f"{verdict.outcome.value} (known)" if verdict.known else verdict.outcome.value, *outcomes]
     words = [_escaped("ok" if cell == Outcome.PASSED.value else cell) for cell in cells]
     return _table_row([_code(one_line(verdict.case)).replace("|", "\\|"), *words, f"{verdict.seconds:.2f}"])
 

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from gradcheck_cli.records.case import DEFAULTS, Case
 from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.roles import CHAIN, is_chain
 from gradcheck_cli.records.verdict import Outcome
 
 MOST_LINES = 40
@@ -93,7 +94,7 @@ def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
 
 
 def beyond(case: Case) -> list[str]:
-    """What of a case no script follows yet: `delay_wgrad_compute=1`, and the layouts of grad_output."""
-    axes = case.axes()
-    said = [f"{name}={axes[name]}" for name, plain in DEFAULTS.items() if name not in FOLLOWED and axes[name] != plain]
+    """What of a case no script follows yet: a chain, `delay_wgrad_compute=1`, and the layouts of grad_output."""
+    axes, said = case.axes(), [f"api={CHAIN}"] if is_chain(case) else []
+    said += [f"{name}={axes[name]}" for name, plain in DEFAULTS.items() if name not in FOLLOWED and axes[name] != plain]
     return [*said, *([f"grad_output={case.grad_output}"] if case.grad_output not in ("random", "expanded") else [])]

@@ -1,0 +1,178 @@
+"""Is a chain of two layers judged as strictly as its own roundings allow, and each of its gradients by its own name?"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import msgspec
+import pytest
+import torch
+from in_process import CPU, engine, verdict
+
+from gradcheck_cli import matrix, pipeline
+from gradcheck_cli.compute.chain import Near, carried, multiplied
+from gradcheck_cli.compute.contents import contents
+from gradcheck_cli.compute.observe import observe
+from gradcheck_cli.compute.providers import torch_op_mlp
+from gradcheck_cli.compute.reference import NO_INTEGERS, prepare
+from gradcheck_cli.judge import contract
+from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Observation, Role
+from gradcheck_cli.records.verdict import Outcome, Verdict
+
+CHAIN = "torch:api=op_mlp:in_features=16:out_features=32"
+SIX = "m_splits=empty_middle:num_gemms=4:tokens_per_expert=8"
+ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "wgrad_fc2", "pgrad")
+DEVICE = torch.device("cpu")
+
+RIGHT = [
+    f"{CHAIN}:dtype={dtype}:fuse_wgrad={fused}:single_grouped_weight={packed}:{SIX}"
+    for dtype, fused, packed in itertools.product(("bf16", "fp16", "fp32"), (0, 1), (0, 1))
+] + [
+    f"{CHAIN}:m_splits=all_empty:microbatches=1",
+    f"{CHAIN}:num_gemms=1:microbatches=3:grad_output=expanded",
+    f"{CHAIN}:m_splits=hot:tokens_per_expert=300:grad_output=expanded:dtype=fp32",
+    f"{CHAIN}:fuse_wgrad=1:main_grad_dtype=bf16:m_splits=uneven",
+    f"{CHAIN}:fuse_wgrad=1:overwrite_main_grad=some",
+    f"{CHAIN}:main_grad=absent",
+]  # fmt: skip
+
+
+@cache
+def seen(case: str, fault: str) -> Observation:
+    job = msgspec.structs.replace(pipeline.job(Case.parse(case)), target=f"faulty_chains:{fault}")
+    return engine(job.target).run(job)
+
+
+def judged(case: str, fault: str) -> Verdict:
+    return conclude(Case.parse(case), seen(case, fault), CPU)
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_a_right_chain_passes_on_random_data_alone(case: str) -> None:
+    found = verdict(case)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+    assert set(found.roles) == set(ROLES)
+    assert found.channels == {"exact": NO_INTEGERS, "range": NO_INTEGERS, "normal": "judged"}
+    assert any("random data alone" in note for note in found.notes)
+
+
+# What is wrong between or in the layers -> the gradients that show it, and as what; the others are right.
+FAULTS: dict[str, dict[Role, Outcome]] = {
+    "fc1_lost": {"wgrad": Outcome.MISSING},
+    "fc2_lost": {"wgrad_fc2": Outcome.MISSING},
+    "fc2_of_others": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "gates_swapped": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "gelu": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "probs_detached": {"pgrad": Outcome.MISSING},
+    "probs_squared": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "straight_through": {"dgrad": Outcome.INACCURATE, "wgrad": Outcome.INACCURATE},
+    "unscaled_backward": {
+        "dgrad": Outcome.INACCURATE, "wgrad": Outcome.INACCURATE,
+        "wgrad_fc2": Outcome.PASSED, "pgrad": Outcome.MISSING,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ("", ":fuse_wgrad=1", ":single_grouped_weight=1"), ids=("plain", "fused", "packed"))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen_in_the_gradients_that_have_it_and_in_no_other(fault: str, layout: str) -> None:
+    assert judged(CHAIN + layout, fault).roles == dict.fromkeys(ROLES, Outcome.PASSED) | FAULTS[fault]
+
+
+LAYERS = {"fc1_lost": "wgrad[", "fc2_lost": "wgrad_fc2[", "probs_detached": "pgrad["}
+
+
+@pytest.mark.parametrize("fault", LAYERS)
+def test_what_is_missing_is_named_by_its_layer(fault: str) -> None:
+    (only,) = judged(f"{CHAIN}:single_grouped_weight=1:fuse_wgrad=1", fault).findings
+    assert (only.outcome, only.slot.startswith(LAYERS[fault])) == (Outcome.MISSING, True)
+    where = "probs.grad is None" if fault == "probs_detached" else "main_grad still holds its prefill"
+    assert where in only.why
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
+def test_fewer_digits_between_the_layers_are_no_roundings_of_a_right_path(dtype: str) -> None:
+    assert set(judged(f"{CHAIN}:dtype={dtype}", "in_fewer_digits").roles.values()) == {Outcome.INACCURATE}
+
+
+def test_a_chain_without_a_second_layer_is_told_what_was_expected() -> None:
+    found = judged(CHAIN, "without_second_weights")
+    assert found.worst is not None
+    assert found.worst.outcome is Outcome.RAISED
+    assert "found LoopLayer without weights_fc2, load_fc2, scale_by" in found.worst.why
+
+
+def test_the_reference_is_the_derivative_of_the_chain() -> None:
+    case = Case.parse(f"{CHAIN}:{SIX}:dtype=fp32")
+    reference = prepare(case, "normal", DEVICE)
+    inputs, splits = reference.inputs, list(case.splits(1))
+    assert inputs.weight_fc2 is not None
+    x, s, w1, w2 = (
+        tensor.double().requires_grad_() for tensor in (inputs.x[1], inputs.probs[1], inputs.weight, inputs.weight_fc2)
+    )
+    y = []
+    for rows, own, first, second in zip(x.split(splits), s.split(splits), w1, w2, strict=True):
+        a, b = (rows @ first.T).chunk(2, 1)
+        y.append(own[:, None] * torch.nn.functional.silu(a) * b @ second.T)
+    torch.cat(y).backward(inputs.grad_output[1].double())
+    right: dict[Role, torch.Tensor | None]
+    right = {"fprop": torch.cat(y), "dgrad": x.grad, "wgrad": w1.grad, "wgrad_fc2": w2.grad, "pgrad": s.grad}
+    for role, expected in right.items():
+        assert expected is not None
+        torch.testing.assert_close(reference.roles[1][role].value, expected.reshape_as(reference.roles[1][role].value))
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_without_what_is_carried_a_right_chain_would_be_out_of_bound(dtype: str) -> None:
+    case = Case.parse(f"{CHAIN}:dtype={dtype}:num_gemms=2:tokens_per_expert=64:microbatches=1")
+    reference, rounding = prepare(case, "normal", DEVICE), pipeline.job(case).rounding
+    phases = list(observe(case, torch_op_mlp.build(case, DEVICE), reference.inputs, "normal"))
+    every = {one.role: one for phase in phases for one in phase.found if one.buffer != "main_grad"}
+    for role in ROLES:
+        tensors = [held.tensor for held in every[role].experts if held.tensor is not None]
+        (content,) = contents(case, reference, rounding[role], role, "grad", 0).values()
+        found = torch.cat(tensors).double().reshape_as(content.value)
+        assert content.fixed is not None
+        assert content.free is not None
+        lambda_ = rounding[role].lambda_
+        brought = lambda_ * carried(case, reference.inputs, 0, role, rounding[role])
+        whole = content.fixed + lambda_ * content.free
+        off = (found - content.value).abs()
+        assert (off / (whole - brought)).max() > 1
+        assert 0.1 < (off / whole).max() < 1  # and no wider than that
+
+
+def test_a_product_is_off_by_no_more_than_its_factors_may_make_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    value, off = (torch.rand(2, 3, 1000, generator=generator, dtype=torch.float64) for _ in range(2))
+    factors = [Near(v, e) for v, e in zip(value[0], 0.1 * off[0], strict=True)]
+    one_sided = (value[0] + 0.1 * off[0]).prod(0) - value[0].prod(0)
+    found = multiplied(factors, 1.0)
+    assert torch.equal(found.value, value[0].prod(0))
+    # All errors at once, at lambda: no further than first orders in a row and the whole of the rest.
+    assert (one_sided <= 3**0.5 * found.deviation).all()
+
+
+KNOBS = {
+    "bias=1": "its layers are built without bias",
+    "delay_wgrad_compute=1": "a backward_dw() of its own",
+    "frozen_weights=all": "what is left to learn",
+    "padded_tail=zero": "its probabilities would need a tail",
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_what_no_chain_is_tried_with_is_left_out_with_the_reason(knob: str) -> None:
+    left_out = matrix.excluded(Case.parse(f"{CHAIN}:{knob}"))
+    assert left_out is not None
+    assert KNOBS[knob] in left_out.why
+
+
+def test_the_contract_names_both_layers_and_the_probabilities() -> None:
+    said = "\n".join(contract.in_words(Case.parse(f"{CHAIN}:fuse_wgrad=1:single_grouped_weight=1:num_gemms=2")))
+    assert "wgrad: main_grad of the packed weight, (2, 64, 16) float32" in said
+    assert "wgrad_fc2: main_grad of the packed weight, (2, 16, 32) float32" in said
+    assert "pgrad: probs.grad, (sum(m_splits),) bfloat16" in said
