@@ -49,7 +49,7 @@ CASES = (
     "torch:api=loop:bias=1:m_splits=5,9:in_features=8:out_features=8:dtype=fp16:microbatches=16",
     "torch:api=loop:tied_weights=1:bias=1:m_splits=5,0,9:microbatches=3",
     CHAIN,
-    "torch:api=op_mlp:dtype=fp32:microbatches=3",
+    "torch:api=op_mlp:dtype=fp32:microbatches=3:tied_weights=1",
     "torch:api=op_mlp:fuse_wgrad_accumulation=1:zero_out_wgrad=1:grad_output=expanded",
     "torch:api=op_mlp:fuse_wgrad_accumulation=1:grad_added_to_main_grad=absent",
     "torch:api=op_mlp:dtype=fp16:fuse_wgrad_accumulation=1:overwrite_main_grad=some:m_splits=uneven",

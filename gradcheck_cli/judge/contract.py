@@ -155,32 +155,39 @@ def in_words(case: Case) -> list[str]:
     said += [line for role in weights_of(case) for line in _wgrad_in_words(case, role, formulas[role])]
     if is_chain(case):
         said.append(f"pgrad: probs.grad, (sum(m_splits),) {dtype}, is {formulas['pgrad']}")
-    over = _over(case)
-    if case.bias:
-        right = f"is {over}the sum of grad_output_i's rows"
-        frozen_ = "asks for none, and stays None"
-        owner = f"the packed bias, ({case.num_gemms}, " if case.single_grouped_bias else "each bias, ("
-        owner += f"{case.out_features})" if case.single_grouped_bias else f"{case.out_features},)"
-        said.append(f"bgrad: .grad of {owner} {dtype}, {frozen_ if case.frozen_bias else right}")
-        if case.return_bias:
-            said.append("the layer returns its biases beside x_i w_i^T, and the trainer adds them to the rows")
+    return [*said, *_bgrad_in_words(case), *_steps_in_words(case)]
+
+
+def _bgrad_in_words(case: Case) -> Iterator[str]:
+    if not case.bias:
+        return
+    right = f"is {_over(case)}the sum of grad_output_i's rows"
+    frozen_ = "asks for none, and stays None"
+    owner = f"the packed bias, ({case.num_gemms}, " if case.single_grouped_bias else "each bias, ("
+    owner += f"{case.out_features})" if case.single_grouped_bias else f"{case.out_features},)"
+    yield f"bgrad: .grad of {owner} {LONG_NAMES[case.dtype]}, {frozen_ if case.frozen_bias else right}"
+    if case.return_bias:
+        yield "the layer returns its biases beside x_i w_i^T, and the trainer adds them to the rows"
+
+
+def _steps_in_words(case: Case) -> Iterator[str]:
+    """What is said of the rows nobody reads, and of when each gradient is there."""
     if case.tail_rows:
-        said.append(
+        yield (
             f"{case.tail_rows} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the "
             f"output and x.grad have rows for them, which nobody reads, and no gradient depends on them"
         )
     if case.tied_weights:
-        said.append(
+        yield (
             f"tied weights: one backward goes through the outputs of microbatches "
             f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
         )
     if case.delay_wgrad_compute:
         times = "once for each use after each backward" if case.tied_weights else "once after each backward"
-        said.append(
+        yield (
             f"backward_dw() is called {times}: before it every main_grad is bit-unchanged and an "
             "unfused .grad is not judged; after it all of the above holds"
         )
-    return said
 
 
 FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
