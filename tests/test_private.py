@@ -85,6 +85,12 @@ KEPT = (
     "https://github.com/NVIDIA/TransformerEngine/blob/v2.17.1/transformer_engine/common/gemm/x.cu#L12",
     r"expected '\n' and \t, 100% of 5%, a && b, &c",
     "PYTORCH_ALLOC_CONF=expandable_segments:True and TORCH_LOGS=+dynamo",
+    "an int64 tensor on the host int64, moved from host float32 to cuda:0; host memory",
+    "w[i0:1024], x1:12345, tests/x2.py:12345, node add_12 of a graph, localhost:29500",
+    "connected to rank 3, connect to rank3: refused, connection to sm90",
+    "Linux version 5.15.0, Linux x86_64; Nov 30 10:00:00 INFO trainer: step 7",
+    'NVTE_NOTE="a\nb"; CUBLAS_STATUS_FAIL: |\n  text below',
+    "smallory, mallorys and a gallery: no name",
 )
 
 
@@ -144,6 +150,27 @@ HIDDEN = {
     "a secret of an option": ("--password hunter2 ['--token', 'x']", "--password <token> ['--token', '<token>']"),
     "other headers": ("authorization: token x\nCookie: a=b; c=d", "authorization: token <token>\nCookie: <token>"),
     "a signature": ("https://x.org/c?sv=1&sig=abc%2B", "https://x.org/c?sv=1&sig=<token>"),
+    "a value of two lines": ('export JOB_TITLE="train\nnightfall"; x', "export JOB_TITLE=<variable>; x"),
+    "a secret of two lines": ("db_password='a\nhunter2' x", "db_password=<token> x"),
+    "a value that goes on": ("JOB_TITLE=night\\\nfall x", "JOB_TITLE=<variable> x"),
+    "a block of YAML": ("- JOB_NOTE: |\n    night\n\n    fall\n  b: 1", "- JOB_NOTE: <variable>\n  b: 1"),
+    "a secret in the line below": ("token:\n  abc123def", "token:\n  <token>"),
+    "a function of a shell": ("BASH_FUNC_x%%=() {  echo night\n}\nok", "BASH_FUNC_x%%=<variable>\nok"),
+    "a name with a number": ("mallory2 and gpu7mallory", "<user> and gpu7<user>"),
+    "a name in camel case": ("runMalloryTest of MalloryLinear", "run<user>Test of <user>Linear"),
+    "a host otherwise written": ("GPU_NODE_17, gpunode17", "<host>, <host>"),
+    "a neighbour of one's own host": ("gpu-node-18 lost", "<host> lost"),
+    "a host of an address": ("tcp://nid001234:29500", "tcp://<host>:29500"),
+    "a host of NCCL": ("dgx04:1234:5678 [3] NCCL WARN", "<host>:1234:5678 [3] NCCL WARN"),
+    "hosts of Slurm": (
+        "srun: error: nid[0012-0014]: tasks 0-3: Exited; ON alpha CANCELLED",
+        "srun: error: <host>: tasks 0-3: Exited; ON <host> CANCELLED",
+    ),
+    "a host of a kernel": ("Linux buildbox 5.15.0-91-generic #101", "Linux <host> 5.15.0-91-generic #101"),
+    "a host of a system's log": ("Nov 30 10:00:00 buildbox kernel: NVRM", "Nov 30 10:00:00 <host> kernel: NVRM"),
+    "a host that does not answer": ("failed to connect to node17: timeout", "failed to connect to <host>: timeout"),
+    "a host of an option": ("--master_addr dgx04 on host dgx05", "--master_addr <host> on host <host>"),
+    "a host with a port": ("at dgx04:29500", "at <host>:29500"),
     "a key": ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nxx\n-----END RSA PRIVATE KEY-----!", "<token>!"),
 }
 
@@ -156,6 +183,18 @@ def test_what_is_nobodys_business_reads_as_what_it_was(text: str, left: str) -> 
 def test_a_name_that_is_given_away_once_goes_everywhere() -> None:
     names = names_in(["/home/alice/x", "bob@dgx-04.example.com"], NOBODY)
     assert cleared("alice and bob on dgx-04", names) == "<user> and <user> on <host>"
+
+
+def test_a_host_that_is_told_once_goes_everywhere_with_its_neighbours() -> None:
+    names = names_in(
+        ["Connection to nid001234 refused", "10:00 nid001240 lost", "Nov 3 Linux kernel 5.15.0 #1"], NOBODY
+    )
+    assert cleared("nid001234 and nid001240, by the kernel", names) == "<host> and <host>, by the kernel"
+
+
+def test_a_short_name_and_a_name_of_numbers_take_no_number_with_them() -> None:
+    names = Names(frozenset({"bob", "float", "uint"}), frozenset({"h100"}))
+    assert cleared("bob1, float32, uint8, H200", names) == "bob1, float32, uint8, H200"
 
 
 def test_a_name_behind_an_escaped_newline_is_the_name() -> None:

@@ -47,7 +47,7 @@ _SHARED = ipaddress.IPv4Network("100.64.0.0/10")  # of providers, RFC 6598
 
 _HOST = re.compile(
     r"(?<![\w.-])(?:[A-Za-z0-9-]+\.)+(?:(?:corp|intranet|intra)(?:\.[A-Za-z0-9-]+)+|internal|local|lan|corp|intranet"
-    r"|localdomain)(?![\w-])|(?<![\w-])ip(?:-\d{1,3}){4}(?!\w)|(?<=\[)[A-Za-z][\w.-]*(?=\]:\d{2,5}\b)"
+    r"|localdomain)(?![\w-])|(?<![\w-])ip(?:-\d{1,3}){4}(?!\w)"
 )
 _MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-Fa-f]{2}){4}(?![\w:-])")
 _IPV4 = re.compile(rf"(?<![A-Za-z0-9.])(?P<it>{_FOUR})(?!\d|\.\d)(?P<port>:\d+|/\d+)?")

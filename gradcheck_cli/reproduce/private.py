@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gradcheck_cli.reproduce import hosts as bare
 from gradcheck_cli.reproduce import places, secrets
 from gradcheck_cli.reproduce.readings import WRITTEN, WRITTEN_FIRST, Rule, readings, replaced
 from gradcheck_cli.reproduce.vocabulary import OWN
@@ -15,6 +16,7 @@ from gradcheck_cli.reproduce.vocabulary import OWN
 _NOBODY = {"root", "localhost", "localdomain", "nobody", "runner", "git"}
 _EVERYBODY = {"github.com", "gitlab.com", "pypi.org", "nvcr.io", "huggingface.co", "nvidia.com", "pytorch.org"}
 _SHORTEST = 3
+_DTYPES = {"float", "bfloat", "uint", "complex"}  # with a number behind them
 _LONGEST = 4096
 _MARKS = r"<(?:user|host|home|address|token|variable|folder)>"
 
@@ -72,6 +74,7 @@ def names_in(texts: Iterable[str], known: Names) -> Names:
                 users.add(found["user"])
                 if pattern is not places.AT_ADDRESS:
                     hosts.add(found["host"])
+        hosts |= set(bare.given_away(text))
     hosts |= {host.partition(".")[0] for host in hosts if host.count(".") > 1}
     return Names(_telling(users), _telling(hosts), frozenset(home for home in known.homes if len(home) > 1))
 
@@ -111,7 +114,7 @@ def without_marks(text: str, names: Names) -> str:
 
 def _of_a_form(text: str, rules: list[Rule], names: list[Rule] | None = None) -> str:
     # A quoted value ends where its quotes do, before any escape in it is read; a place begins where an escape ends.
-    text = replaced(replaced(text, rules, WRITTEN_FIRST), places.RULES)
+    text = replaced(replaced(text, rules, WRITTEN_FIRST), [*places.RULES, *bare.RULES])
     # As it is written an escape may look like a folder of Windows: with it would go what sets a name apart.
     return replaced(replaced(text, names or []), places.WINDOWS, (WRITTEN,))
 
@@ -134,14 +137,29 @@ def _homes(names: Names) -> list[Rule]:
 def _of(names: Names) -> list[Rule]:
     """Names wherever they stand alone: an underscore is a boundary too, gpu7_alice is as telling as alice."""
     rules = []
-    for mark, group in (("<host>", names.hosts), ("<user>", names.users)):
-        telling = sorted(
-            (re.escape(name) for name in _telling(set(group)) if len(name) >= _SHORTEST), key=len, reverse=True
-        )
+    for mark, group, form in (("<host>", names.hosts, _any_of_its_kind), ("<user>", names.users, _and_glued)):
+        telling = sorted((name for name in _telling(set(group)) if len(name) >= _SHORTEST), key=len, reverse=True)
         if telling:
-            pattern = rf"{_MARKS}|(?<![^\W_])(?P<it>{'|'.join(telling)})(?![^\W_])"
+            pattern = rf"{_MARKS}|(?P<it>{'|'.join(map(form, telling))})"
             rules.append(Rule(re.compile(pattern, re.IGNORECASE), mark))
     return rules
+
+
+def _any_of_its_kind(host: str) -> str:
+    """A host by its name, and those that are numbered as it is: gpu-node-17 has neighbours, and may be GPU_NODE_17."""
+    numbered = re.fullmatch(r"(?P<stem>.*\D)(?P<number>\d+)", host)
+    body = re.escape(host)
+    if numbered and len(numbered["stem"]) >= _SHORTEST:
+        body = re.escape(numbered["stem"]).replace(r"\-", "[-_]?") + rf"\d{{{len(numbered['number'])},}}"
+    return rf"(?<![^\W_]){body}(?![^\W_])"
+
+
+def _and_glued(user: str) -> str:
+    """A user by name; a longer one also where a number is glued to it, or a word that a capital letter sets apart."""
+    if len(user) <= _SHORTEST or user.lower() in _DTYPES:
+        return rf"(?<![^\W_]){re.escape(user)}(?![^\W_])"
+    capital = r"(?-i:(?<=[a-z])(?=[A-Z]))"
+    return rf"(?:(?<![^\W\d_])|{capital}){re.escape(user)}\d*(?:(?![^\W_])|{capital})"
 
 
 def cleared_json(value: Any, names: Names, key: str = "") -> Any:

@@ -83,10 +83,42 @@ def _secret(found: re.Match[str]) -> str | None:
     return None if re.fullmatch(r"\d{1,6}", found["it"]) and found["name"].lower() == "token" else "<token>"
 
 
-# The one secret of several lines.
+_ITS_NAME = rf"(?:[A-Z][A-Z0-9_]+|(?i:\w*{_TELLING}))"
+# What has several lines: a key; a value in quotes, one that goes on after a backslash, a block of YAML, a function of a
+# shell, and a secret in the line below its name.
 BLOCKS = [
     Rule(
         re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+        "<token>",
+    ),
+    Rule(
+        re.compile(
+            rf"(?<![A-Za-z0-9_])(?P<name>{_ITS_NAME})=(?P<it>(?P<q>[\"'])[^\"'\n]*\n[^\"']*(?P=q))(?=[\s,;)]|\Z)"
+        ),
+        _stated,
+    ),
+    Rule(
+        re.compile(rf"(?<![A-Za-z0-9_])(?P<name>{_ITS_NAME})=(?P<it>[^\s\"'\\]+(?:\\\n[^\s\"'\\]+)+)"),
+        _stated,
+    ),
+    Rule(
+        re.compile(
+            rf"^(?P<in>[ \t]*)(?:- +)?[\"']?(?P<name>{_ITS_NAME})[\"']?[ \t]*:[ \t]*"
+            r"(?P<it>[|>][+-]?\d?[ \t]*\n(?P<block>(?P=in)[ \t]+)[^\n]*(?:\n(?:(?P=block)[^\n]*|[ \t]*(?=\n)))*)",
+            re.MULTILINE,
+        ),
+        _stated,
+    ),
+    Rule(
+        re.compile(r"^(?P<name>BASH_FUNC_\w+)(?:%%|\(\))=(?P<it>\(\) *\{(?:(?!BASH_FUNC_)[^\n]*\n)+?\})", re.MULTILINE),
+        "<variable>",
+    ),
+    Rule(
+        re.compile(
+            rf"(?i)(?P<name>{_TELLING})[\"']?[ \t]*[:=][ \t]*\n[ \t]+"
+            r"(?P<it>(?=\S*\d)(?=\S*[A-Z])[\w./+=~-]{8,})[ \t]*$",
+            re.MULTILINE,
+        ),
         "<token>",
     ),
 ]
