@@ -87,7 +87,7 @@ KEPT = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True and TORCH_LOGS=+dynamo",
     "an int64 tensor on the host int64, moved from host float32 to cuda:0; host memory",
     "w[i0:1024], x1:12345, tests/x2.py:12345, node add_12 of a graph, localhost:29500",
-    "connected to rank 3, connect to rank3: refused, connection to sm90",
+    "connected to rank 3, connect to rank3: refused, connection to sm90, moved from host to H200, connected to GB300",
     "Linux version 5.15.0, Linux x86_64; Nov 30 10:00:00 INFO trainer: step 7",
     'NVTE_NOTE="a\nb"; CUBLAS_STATUS_FAIL: |\n  text below',
     "smallory, mallorys and a gallery: no name",

@@ -14,10 +14,10 @@ from gradcheck_cli.reproduce.vocabulary import OWN
 
 _NOBODY = {"localhost", "localdomain", "loopback"}
 _NAME = r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*"
-# Where any word could stand, a host is one with a number; dtypes, devices, ranks and libraries have numbers too.
+# Where any word could stand, a host is one with a number; dtypes, devices, ranks, GPUs and libraries have numbers too.
 _NUMBERED = (
     r"(?!(?i:bf|fp|tf|b?float|u?int|complex|sm|cu|cuda|rank|gpu|step|task|thread|eth|ib|mlx|bond|v|c|x|utf|py|python)"
-    rf"[_-]?\d)(?=[A-Za-z-]*\d){_NAME}"
+    rf"[_-]?\d|(?i:[abhl]|g[bh]|rtx|mi)\d+\b(?!-))(?=[A-Za-z-]*\d){_NAME}"
 )
 _CONNECTED = r"(?i:\bconnect(?:ed|ing|ion|s)?(?: \w+)? (?:to|from|with) (?:(?:host|node|peer|server) )?)"
 _OPTION = r"(?:--(?:master[_-]addr|rdzv[_-]endpoint|host|hostname|node|nodelist)|\bMASTER_ADDR|\bhost(?:name)?)"
