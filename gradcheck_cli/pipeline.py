@@ -17,7 +17,7 @@ from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.records import battery
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.coverage import coverage
+from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.known import KnownFailure, Placed
@@ -156,6 +156,7 @@ class Session:
                 environment=self.environment,
                 tally=tally(verdicts),
                 coverage=coverage(verdicts),
+                pairs=together(verdicts),
                 verdicts=verdicts,
                 seconds=time.monotonic() - clock,
                 exit_code=code,

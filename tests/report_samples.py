@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.coverage import coverage
+from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, Run, tally
@@ -105,6 +105,7 @@ def report(verdicts: Iterable[Verdict], *, exit_code: int = 0, **run: Any) -> Re
         environment=H200,
         tally=tally(listed),
         coverage=coverage(listed),
+        pairs=together(listed),
         verdicts=listed,
         seconds=12.5,
         exit_code=exit_code,

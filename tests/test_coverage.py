@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.coverage import Covered, coverage
+from gradcheck_cli.records.coverage import Covered, Pairs, coverage, together
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.reporters.summary import gaps
+from gradcheck_cli.reporters.summary import gaps, paired
 
 
 def of(text: str, outcome: Outcome) -> Verdict:
@@ -41,6 +41,15 @@ def test_what_was_hardly_executed_is_told_the_least_first() -> None:
     told = gaps(many)
     assert told.startswith("hardly executed: seed=0 0 of 9 · seed=2 0 of 9")
     assert told.endswith("4 more values in report.json")
+
+
+def test_every_two_values_of_a_layer_are_counted_once_and_executed_where_one_case_was() -> None:
+    assert together(RUN) == Pairs(asked=4, executed=2)  # of dtype and bias: bf16 0, fp16 0, fp16 1, fp32 1
+    other = [msgspec.structs.replace(one, axes=one.axes | {"api": "grouped_mm"}) for one in RUN[:3]]
+    assert together([*RUN, *other, *RUN]) == Pairs(asked=4 + 3, executed=2 + 2)
+    said = "values that stand together in a case: 1,999 of 2,000 pairs executed (99%)"
+    assert paired(Pairs(asked=2000, executed=1999)) == said
+    assert paired(Pairs(asked=2000, executed=2000)) == paired(Pairs()) == ""
 
 
 def test_a_run_of_an_older_gradcheck_without_an_axis_is_counted_by_those_it_has() -> None:

@@ -1,7 +1,8 @@
-"""How much of each axis value was executed? Counted over the verdicts of a run."""
+"""How much of each axis value, and of each two together, was executed? Counted over the verdicts of a run."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from gradcheck_cli.records.base import Record
@@ -16,6 +17,29 @@ class Covered(Record, frozen=True, kw_only=True):
     value: str | int
     asked: int
     executed: int
+
+
+class Pairs(Record, frozen=True, kw_only=True):
+    """Values of two axes that some case of one layer has together: those asked, and of these those executed."""
+
+    asked: int = 0
+    executed: int = 0
+
+
+def together(verdicts: Sequence[Verdict]) -> Pairs:
+    """Every two values of axes that vary in a layer, which is a provider's api: each pair once a layer."""
+    layers: dict[tuple[str | int | None, ...], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.outcome is not Outcome.EXCLUDED:
+            layers.setdefault((verdict.axes.get("provider"), verdict.axes.get("api")), []).append(verdict)
+    counted = [0, 0]
+    for asked in layers.values():
+        executed = [verdict for verdict in asked if verdict.outcome.executed]
+        varying = [axis for axis in AXES if len({verdict.axes.get(axis) for verdict in asked}) > 1]
+        for first, second in itertools.combinations(varying, 2):
+            for place, cases in enumerate((asked, executed)):
+                counted[place] += len({(verdict.axes.get(first), verdict.axes.get(second)) for verdict in cases})
+    return Pairs(asked=counted[0], executed=counted[1])
 
 
 def coverage(verdicts: Sequence[Verdict]) -> list[Covered]:

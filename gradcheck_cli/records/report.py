@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
-from gradcheck_cli.records.coverage import Covered
+from gradcheck_cli.records.coverage import Covered, Pairs
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.known import Complaint
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -62,6 +62,7 @@ class Report(Record, frozen=True, kw_only=True):
     exit_code: int
     complaints: list[Complaint] = []  # what of the known failures is no longer true
     coverage: list[Covered] = []  # how much of each axis value was executed
+    pairs: Pairs = Pairs()  # and of each two values
 
     @property
     def floor_met(self) -> bool:

@@ -29,6 +29,7 @@ from gradcheck_cli.reporters.summary import (
     gaps,
     headline,
     known,
+    paired,
     proof,
     reproducer,
 )
@@ -128,6 +129,8 @@ class ConsoleReporter(Silent):
         self._parts(headline(report.tally), style="bold")
         if hardly := gaps(report.coverage):
             self._parts(hardly)
+        if pairs := paired(report.pairs):
+            self._parts(pairs)
         if proved := proof(report.verdicts):
             self._parts(proved)
         if said := known(report.verdicts):

@@ -14,7 +14,7 @@ import msgspec
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.base import OBSERVATION_VERSION, SCHEMA_VERSION
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.coverage import coverage
+from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, exit_code, tally
@@ -135,6 +135,7 @@ def _rebuilt(path: Path) -> Report:
         environment=next((line.environment for line in lines if isinstance(line, Seen)), Environment()),
         tally=tally(verdicts),
         coverage=coverage(verdicts),
+        pairs=together(verdicts),
         verdicts=verdicts,
         seconds=closed.seconds if closed else sum(verdict.seconds for verdict in verdicts),
         exit_code=(closed.exit_code or judged) if closed else _INTERRUPTED,

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gradcheck_cli.records.coverage import Covered
+from gradcheck_cli.records.coverage import Covered, Pairs
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Report, Run, Tally
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
@@ -51,6 +51,14 @@ def gaps(covered: Sequence[Covered]) -> str:
     told = [f"{one.axis}={one.value} {one.executed} of {one.asked}" for one in least[:_MOST_GAPS]]
     more = [f"{len(least) - _MOST_GAPS} more values in report.json"] if len(least) > _MOST_GAPS else []
     return f"hardly executed: {' · '.join([*told, *more])}" if told else ""
+
+
+def paired(pairs: Pairs) -> str:
+    """`values that stand together in a case: 3,815 of 3,841 pairs executed (99%)`; "" where all were."""
+    if pairs.executed == pairs.asked:
+        return ""
+    share = percent(pairs.executed / pairs.asked)
+    return f"values that stand together in a case: {pairs.executed:,} of {pairs.asked:,} pairs executed ({share})"
 
 
 def proof(verdicts: Sequence[Verdict]) -> str:
