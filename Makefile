@@ -12,7 +12,7 @@ STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
-.PHONY: run test lint format schemas setup clean
+.PHONY: run test lint format schemas covers setup clean
 
 run: $(STAMP)
 	$(BIN)/gradcheck run --provider torch $(ARGS)
@@ -36,6 +36,10 @@ format: $(STAMP)
 # After a change of gradcheck_cli/records: the published JSON Schemas, generated anew.
 schemas: $(STAMP)
 	$(BIN)/python -m gradcheck_cli.records.schema schemas
+
+# After a change of an axis, a constraint or a matrix that has a cover: cases/*.cover, generated anew in some minutes.
+covers: $(STAMP)
+	$(BIN)/python -m gradcheck_cli.cover
 
 setup: $(STAMP)
 

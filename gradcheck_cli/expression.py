@@ -54,6 +54,12 @@ def compile_expression(text: str) -> Predicate:
     return _Parser(text).parse()
 
 
+def axes_named(text: str) -> tuple[str, ...]:
+    """The axes that an expression speaks of: no other changes what it says of a case."""
+    words = [ALIASES.get(token.text, token.text) for token in _tokens(text)]
+    return tuple(dict.fromkeys(word for word in words if word in AXES))
+
+
 class _Token(NamedTuple):
     kind: str
     text: str

@@ -101,7 +101,7 @@ class MatrixFile:
     def _block(self, number: int, block: dict[str, Any]) -> Block:
         axes: dict[str, Axis] = {}
         strength = block.get("cover", 0)
-        if type(strength) is not int or strength < 0 or strength == 1:
+        if type(strength) is not int or strength not in (0, 2, 3):
             raise self._wrong(
                 f"cover = {strength}: expected how many values to cover together, 2 or 3", "cover", number
             )

@@ -9,7 +9,7 @@ from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.roles import OF_A_CHAIN
 from gradcheck_cli.records.verdict import Margin, Outcome, Verdict, gravest
 
-_KEY = ("provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype")
+KEY = ("provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype")
 _LEFT_OPEN = "auto"
 # What was measured there is of something else than the row says.
 _NOT_AS_ASKED = (Outcome.REFUSED, Outcome.NOT_THE_CASE)
@@ -62,10 +62,10 @@ def rows(verdicts: list[Verdict]) -> dict[str, list[Row]]:
     folded: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.outcome is not Outcome.EXCLUDED:
-            folded.setdefault(tuple(str(verdict.axes.get(axis, "")) for axis in _KEY), []).append(verdict)
+            folded.setdefault(tuple(str(verdict.axes.get(axis, "")) for axis in KEY), []).append(verdict)
     by_provider: dict[str, list[Row]] = {}
     for key, alike in folded.items():
-        by_provider.setdefault(key[0], []).append(_row(dict(zip(_KEY, key, strict=True)), alike))
+        by_provider.setdefault(key[0], []).append(_row(dict(zip(KEY, key, strict=True)), alike))
     return by_provider
 
 
