@@ -109,7 +109,7 @@ def ids(name: str, *providers: Candidate) -> list[str]:
 
 def test_the_matrices_of_the_command_line_are_there_with_a_description() -> None:
     there = dict(matrix.available())
-    assert there.keys() >= {"smoke", "core", "full", "issue-3234", "selftest"}
+    assert there.keys() >= {"smoke", "core", "full", "nightly", "issue-3234", "selftest"}
     assert all(there.values())
 
 
@@ -156,6 +156,12 @@ def test_exhaustive_holds_core(provider: Candidate) -> None:
 @pytest.mark.parametrize("provider", (TE, TORCH), ids=("te", "torch"))
 def test_full_fits_some_minutes(provider: Candidate) -> None:
     assert 100 <= len(cases("full", provider)) <= 200
+
+
+@pytest.mark.parametrize("provider", (TE, TORCH), ids=("te", "torch"))
+def test_nightly_fits_a_night_and_its_file_a_repository(provider: Candidate) -> None:
+    assert 400 <= len(cases("nightly", provider)) <= 1500
+    assert Path(matrix.__file__).parent.parent.joinpath("cases", "nightly.cover").stat().st_size < 1_000_000
 
 
 def test_full_has_every_value_that_an_axis_is_asked_with() -> None:
