@@ -12,9 +12,11 @@ from pathlib import Path
 from gradcheck_cli.records.scripted import Ran
 from gradcheck_cli.reproduce.execute import came_of, execute
 
+# What torch imports only at the first backward that is given a gradient, which takes a second.
+LATE = "torch.fx.experimental.symbolic_shapes"
 # A server that has imported these and done nothing else: each fork begins where a script stands below its imports.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "gradcheck_cli.compute.providers.faults"])
+FORKS.set_forkserver_preload(["torch", LATE, "gradcheck_cli.compute.providers.faults"])
 
 
 class Again:
@@ -26,12 +28,13 @@ class Again:
     def execute(self, script: str, timeout: float) -> Ran:
         """What comes of it, as `execute` says it."""
         if script in self._seen or "gradcheck_cli" not in script:  # as the lines of torch's own layer
-            return _forked(script, timeout)
+            return forked(script, timeout)
         self._seen.add(script)
         return execute(script, timeout)
 
 
-def _forked(script: str, timeout: float) -> Ran:
+def forked(script: str, timeout: float) -> Ran:
+    """What comes of it in a new fork."""
     with tempfile.TemporaryDirectory() as folder:
         file, output = Path(folder, "script.py"), Path(folder, "output")
         file.write_text(script, "utf-8")
