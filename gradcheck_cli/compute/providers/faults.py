@@ -125,14 +125,15 @@ class FaultLayer(LoopLayer):
         pairs = list(zip(use.x.detach().double().split(rows), use.g.double().split(rows), strict=True))
         if role == "dgrad":
             given = torch.cat([g @ w.double() for (_, g), w in zip(pairs, use.w, strict=True)])
-            parameters, steps = [use.x._base], [given]  # noqa: SLF001  the leaf that the trainer looks at
+            base = use.x._base  # noqa: SLF001  the leaf that the trainer looks at, where x is a view of it
+            parameters, steps = [use.x if base is None else base], [given]
         elif role == "wgrad":
             steps = [g.T @ x for x, g in pairs]
             parameters, steps = list(self._weights), [torch.stack(steps)] if self.packed else steps
         else:
             parameters, steps = list(self._biases), [g.sum(0) for _, g in pairs]
         for parameter, step in zip(parameters, steps, strict=True):
-            if parameter is None or parameter.requires_grad:
+            if parameter.requires_grad:
                 continue
             attached: torch.Tensor | None = getattr(parameter, "main_grad", None)
             right = Delivered(
