@@ -98,14 +98,6 @@ def test_a_right_layer_passes_with_every_rounding_that_the_oracle_allows(tail: s
                 assert not ended.value.code, (api, role, data)
 
 
-@pytest.mark.parametrize(
-    "axis", ("delay_wgrad_compute=1", "frozen_weights=all", "grad_output=offset", "padded_tail=nan")
-)
-def test_a_knob_that_no_script_follows_is_named(axis: str) -> None:
-    with pytest.raises(Unscriptable, match=f"no script follows {axis} yet"):
-        written(Case.parse(f"te:api=module:path=native:{axis}"))
-
-
 def test_what_no_few_lines_can_look_at_is_said() -> None:
     for failure in (
         Failure("case", Outcome.UNEXPECTED, "written before main_grad"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 
+from gradcheck_cli.records.due import frozen, is_first
+from gradcheck_cli.reproduce import driving
+from gradcheck_cli.reproduce.driving import indented
 from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
 from gradcheck_cli.reproduce.wanted import FAULT, Wanted
 
@@ -15,7 +18,10 @@ _LONGEST = 100
 def lines(wanted: Wanted, recipe: Recipe) -> list[str]:
     """What stands below the variables and the imports."""
     build = [folded for line in recipe.build for folded in _folded(_named(wanted, line))]
-    return ["torch.manual_seed(0)", *build, *_attached(wanted), *_steps(wanted, recipe), "", *_told(wanted)]
+    steps = _steps(wanted, recipe)
+    off = [driving.OFF] if any("off(" in line for line in steps) else []
+    alone = driving.frozen(wanted.case)
+    return ["torch.manual_seed(0)", *off, *build, *_attached(wanted), *alone, *steps, "", *_told(wanted)]
 
 
 def _named(wanted: Wanted, line: str) -> str:
@@ -43,28 +49,25 @@ def _folded(line: str) -> list[str]:
 def _attached(wanted: Wanted) -> list[str]:
     if not wanted.case.fuse_wgrad_accumulation:
         return []
-    return [
-        "for p in weights:  # as a data-parallel wrapper does",
-        f'    p.main_grad = torch.full(p.shape, {_PREFILL}, device="{wanted.device}")',
-        "    p.grad_added_to_main_grad = False",
-    ]
+    return driving.attached(wanted.case, _PREFILL, f'"{wanted.device}"')
 
 
 def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
     """Forward and backward, once for each microbatch."""
     case = wanted.case
     splits = [list(case.splits(k)) for k in range(case.microbatches)]
-    once = len(splits) == 1
+    once = len(splits) == 1 and is_first(case, 0) is None
     tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
     call = re.sub(r"\bsplits\b", given, _named(wanted, recipe.call))
-    back = "y.sum().backward()" if case.grad_output == "expanded" else "y.backward(torch.randn_like(y))"
+    drawn = f'torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, device="{wanted.device}")'
+    back = f"y.backward({driving.grad_output_of(case, 'torch.randn_like(y)', padded=True)})"
     step = [
-        f"x = torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, "
-        f'device="{wanted.device}", requires_grad=True)',
+        f"x = {driving.x_of(case, drawn)}",
         f"y = {call}",
-        back,
+        "y.sum().backward()" if case.grad_output == "expanded" else back,
+        *([recipe.backward_dw] if case.delay_wgrad_compute else []),
     ]
-    return step if once else [f"for splits in {splits}:", *(f"    {line}" for line in step)]
+    return step if once else [driving.every(case, str(splits)), *indented(step)]
 
 
 def _told(wanted: Wanted) -> list[str]:
@@ -76,11 +79,12 @@ def _told(wanted: Wanted) -> list[str]:
     if role == "wgrad" and wanted.case.fuse_wgrad_accumulation:
         return [*said, *_untouched(wanted), *_ending(role, "experts"), "sys.exit(bool(missing))"]
     name, parameters = ("weight", "weights") if role == "wgrad" else ("bias", "biases")
+    asked = "p.requires_grad and " if role == "wgrad" and wanted.case.frozen_weights != "none" else ""
     return [
         *said,
         f"for i, p in enumerate({parameters}):",
         f'    print(f"{name} {{i}}: .grad", "None" if p.grad is None else "arrived")',
-        f"missing = [i for i, p in enumerate({parameters}) if p.grad is None]",
+        f"missing = [i for i, p in enumerate({parameters}) if {asked}p.grad is None]",
         *_ending(role, parameters),
         "sys.exit(bool(missing))",
     ]
@@ -89,7 +93,8 @@ def _told(wanted: Wanted) -> list[str]:
 def _untouched(wanted: Wanted) -> list[str]:
     """Which experts have rows, and still their prefill; one without tokens rightly keeps it."""
     case = wanted.case
-    busy = [i for i in range(case.num_gemms) if any(case.splits(k)[i] for k in range(case.microbatches))]
+    reached = [i for i in range(case.num_gemms) if any(case.splits(k)[i] for k in range(case.microbatches))]
+    busy = [i for i in reached if not frozen(case, i)]
     packed = case.single_grouped_weight
     each = "weights[0].main_grad" if packed else "[p.main_grad for p in weights]"
     only = "" if len(busy) == case.num_gemms else f"i in {busy} and "

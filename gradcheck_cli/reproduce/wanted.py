@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from gradcheck_cli.records.case import DEFAULTS, Case
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.failure import Failure
-from gradcheck_cli.records.roles import CHAIN, is_chain
 from gradcheck_cli.records.verdict import Outcome
 
 MOST_LINES = 40
@@ -20,13 +19,6 @@ KINDS: tuple[Data, ...] = ("integers", "large integers", "scaled integers", "nor
 SMALL, LARGE = 2, {"bf16": 16, "fp16": 64, "fp32": 64}  # sums of some products of large ones outgrow the dtype
 _WIDE = {"x": -70, "w": 20, "g": 40}
 EXPONENTS = {"bf16": _WIDE, "fp16": {"x": -20, "w": 1, "g": 3}, "fp32": _WIDE}
-
-
-# The axes that the lines of a script follow; a case with another value than the default of any other gets no script.
-FOLLOWED = (
-    "provider", "api", "path", "single_grouped_weight", "fuse_wgrad_accumulation", "dtype", "bias", "m_splits",
-    "num_gemms", "tokens_per_expert", "in_features", "out_features", "microbatches", "grad_output", "seed",
-)  # fmt: skip
 
 
 class Unscriptable(Exception):
@@ -59,13 +51,20 @@ class Wanted(NamedTuple):
     @property
     def attaches_main_grad(self) -> bool:
         """Whether the weights need one for the failure to show."""
-        said = self.failure.diagnosis
-        return self.case.fuse_wgrad_accumulation or "main_grad" in said or said == "flag set"
+        role, said = self.failure.role, self.failure.diagnosis
+        about = "main_grad" in said or said in ("flag set", "before backward_dw") or (role, said) == ("wgrad", "frozen")
+        return self.case.main_grad == "attached" and (self.case.fuse_wgrad_accumulation or about)
 
     @property
     def into_main_grad(self) -> bool:
         """Whether what is compared is a weight gradient added to main_grad."""
         return self.failure.role == "wgrad" and self.case.fuse_wgrad_accumulation
+
+    @property
+    def held_in(self) -> str:
+        """The dtype of the buffer of what is compared: DTYPE is that of the parameters."""
+        narrow = self.case.main_grad_dtype == "bf16"
+        return "DTYPE" if not self.into_main_grad else "torch.bfloat16" if narrow else "torch.float32"
 
     @property
     def rounds(self) -> bool:
@@ -91,10 +90,3 @@ def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
     absent = failure.diagnosis == ("untouched" if fused else "none")
     missing = failure.outcome is Outcome.MISSING and failure.role in ("dgrad", "wgrad", "bgrad") and absent
     return ("presence", *KINDS) if missing else KINDS
-
-
-def beyond(case: Case) -> list[str]:
-    """What of a case no script follows yet: a chain, `delay_wgrad_compute=1`, and the layouts of grad_output."""
-    axes, said = case.axes(), [f"api={CHAIN}"] if is_chain(case) else []
-    said += [f"{name}={axes[name]}" for name, plain in DEFAULTS.items() if name not in FOLLOWED and axes[name] != plain]
-    return [*said, *([f"grad_output={case.grad_output}"] if case.grad_output not in ("random", "expanded") else [])]

@@ -1,0 +1,190 @@
+"""Does a script follow every axis: is a fault shown where the axis is turned, and none of a right layer?"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from forked import forked
+
+from gradcheck_cli import plugins, reproducing
+from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.scripted import Ran, Scripted
+from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reproduce.execute import execute
+from gradcheck_cli.reproduce.recipes import recipe
+from gradcheck_cli.reproduce.script import body
+from gradcheck_cli.reproduce.scripting import TIMES, Headers, control, scripted
+from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Data, Unscriptable, Wanted, kinds
+
+STAND_IN = Path(__file__).parent / "fake_te"
+RAISED = Failure("case", Outcome.RAISED, "AcceleratorError")
+
+# A fault, and the axis without which it would not be one, or which the script of it must follow.
+SHOWN = (
+    "wgrad_doubled:main_grad=absent",
+    "wgrad_prefill_lost:fuse_wgrad=1:main_grad_dtype=bf16",
+    "wgrad_doubled:fuse_wgrad=1:grad_added_to_main_grad=absent",
+    "wgrad_dummy_unasked:fuse_wgrad=1:grad_added_to_main_grad=absent",
+    "wgrad_not_overwritten:fuse_wgrad=1:overwrite_main_grad=all",
+    "wgrad_not_overwritten:fuse_wgrad=1:overwrite_main_grad=some:m_splits=2,3",
+    "wgrad_not_overwritten:fuse_wgrad=1:is_first_microbatch=first:microbatches=2",
+    "wgrad_accumulated_in_bf16:fuse_wgrad=1:is_first_microbatch=first:microbatches=2",
+    "wgrad_dummy_not_zero:fuse_wgrad=1:zero_out_wgrad=1",
+    "wgrad_early:fuse_wgrad=1:delay_wgrad_compute=1",
+    "wgrad_one_percent:delay_wgrad_compute=1",
+    "wgrad_frozen_given:frozen_weights=first:m_splits=2,3",
+    "wgrad_frozen_main_grad:frozen_weights=all",
+    "wgrad_doubled:frozen_weights=last:m_splits=2,3",
+    "wgrad_missing:frozen_weights=last:m_splits=2,3",
+    "dgrad_frozen_given:frozen_input=1",
+    "wgrad_doubled:frozen_input=1",
+    "bgrad_frozen_given:frozen_bias=1:bias=1",
+    "bgrad_doubled:single_grouped_bias=1:bias=1",
+    "fprop_bias_missing:return_bias=1:bias=1",
+    "wgrad_tail_read:padded_tail=nan",
+    "bgrad_tail_read:padded_tail=large:bias=1",
+    "dgrad_doubled:padded_tail=nan",
+    "fprop_doubled:padded_tail=zero",
+    "wgrad_doubled:grad_output=transposed",
+    "dgrad_missing:grad_output=offset",
+    "wgrad_doubled:input_layout=transposed",
+    "fprop_doubled:input_layout=offset",
+    "raises:input_layout=offset:grad_output=offset",
+)
+
+
+def case_of(row: str) -> Case:
+    """A small case of a fault."""
+    sizes = {"m_splits": "2", "microbatches": "1", "in_features": "3", "out_features": "4"}
+    return Case.parse(":".join([f"faults:api={row}", *(f"{k}={v}" for k, v in sizes.items() if f"{k}=" not in row)]))
+
+
+@pytest.fixture(scope="module")
+def shown() -> dict[str, Scripted]:
+    """The script of every row, from one real worker, each run in a new process; torch's own layer is the contrast."""
+    cases = {row: case_of(row) for row in SHOWN}
+    with reproducing.bench(cases[SHOWN[0]], "cpu", 30.0) as on, ThreadPoolExecutor(2) as pool:
+        for case in cases.values():
+            on.judged(case)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reproducing, "execute", forked)
+            patch.setattr(on, "passing", lambda _: [])
+            patch.setattr(on, "contrasts", lambda case: [control(case)])
+            done = pool.map(functools.partial(reproducing.script_of, on), cases.values())
+            return dict(zip(SHOWN, done, strict=True))
+
+
+@pytest.mark.parametrize("row", SHOWN)
+def test_a_fault_is_shown_where_an_axis_is_turned_and_none_of_a_right_layer(
+    shown: dict[str, Scripted], row: str
+) -> None:
+    found = shown[row]
+    assert found.why_not == ""
+    assert (found.fails, found.contrast_passes, found.of) == (TIMES, TIMES, TIMES)
+    assert len(found.script.splitlines()) <= MOST_LINES
+
+
+def written(case: str, failure: Failure, device: str = "cuda", version: str = "2.20.2") -> list[str]:
+    """The lines of a script of Transformer Engine, with the first data that is tried."""
+    one = Case.parse(case)
+    candidate = plugins.candidate(one.provider)
+    here = Environment(versions={"transformer_engine": version})
+    made = recipe(one, plugins.target(one.provider, one.api), candidate.environment, here)
+    lines = body(Wanted(one, failure, kinds(one, failure)[0], device), made)
+    ast.parse("\n".join(lines))
+    return lines
+
+
+NATIVE, LEGACY, OP = "te:api=module:path=native", "te:api=module:path=legacy", "te:api=op"
+# What Transformer Engine is told, on a case: a part of the lines.
+TOLD = {
+    f"{NATIVE}:input_layout=offset": "x = off(draw(sum(splits), K)).requires_grad_()",
+    f"{NATIVE}:grad_output=offset": "g = off(draw(sum(splits), N))",
+    f"{OP}:grad_output=transposed": "g = draw(sum(splits), N).T.contiguous().T",
+    f"{NATIVE}:save_original_input=1": "save_original_input=True",
+    f"{LEGACY}:m_splits_as=device": "y = layer(x, torch.tensor(splits, device=DEVICE))",
+    f"{NATIVE}:m_splits_as=host": "y = layer(x, torch.tensor(splits))",
+    f"{NATIVE}:m_splits_as=list": "y = layer(x, splits)",
+    f"{OP}:m_splits_as=host": "y = layer(x, torch.tensor(splits))",
+    f"{LEGACY}:fuse_wgrad=1:is_first_microbatch=first": "y = layer(x, splits, is_first_microbatch=k == 0)",
+    f"{OP}:delay_wgrad_compute=1": "layer.backward_dw()",
+    f"{NATIVE}:bias=1:single_grouped_bias=1": "biases = [layer.bias]",
+    f"{LEGACY}:bias=1:return_bias=1": "for p, bs in [layer(x, splits)] for r, b in zip(p.split(splits), bs)",
+    f"{OP}:fuse_wgrad=1:overwrite_main_grad=some": "for p in weights[1::2]: p.overwrite_main_grad = True",
+    f"{NATIVE}:frozen_weights=last": "for p in weights[-1:]: p.requires_grad = False",
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_transformer_engine_is_told_what_the_case_says(case: str) -> None:
+    assert TOLD[case] in "\n".join(written(case, RAISED))
+
+
+def test_every_axis_is_turned_by_some_row() -> None:
+    default = Case(provider="p", api="a").axes()
+    turned = {
+        axis
+        for case in (*map(case_of, SHOWN), *map(Case.parse, TOLD))
+        for axis, value in case.axes().items()
+        if value != default[axis]
+    }
+    others = {"seed", "single_grouped_weight", "dtype", "tokens_per_expert"}  # of tests/test_script.py
+    assert set(AXES) - turned == {*others, "tied_weights"}
+    with pytest.raises(Unscriptable, match="no script follows tied_weights=1 yet"):
+        written(f"{NATIVE}:tied_weights=1", RAISED)
+
+
+def test_an_exception_of_a_gpu_is_waited_for_after_the_forward_and_after_the_backward() -> None:
+    lines = [line.strip() for line in written(f"{NATIVE}:input_layout=offset", RAISED)]
+    forward, backward = lines.index("y = layer(x, torch.tensor(splits, device=DEVICE))"), lines.index("y.backward(g)")
+    assert lines[forward + 1] == lines[backward + 1] == "torch.cuda.synchronize()"
+    assert len(lines) <= 20
+    assert "synchronize" not in "\n".join(written(f"{NATIVE}:input_layout=offset", RAISED, "cpu"))
+
+
+def test_the_lines_of_transformer_engine_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.setenv("FAKE_TE_VERSION", "2.20.2")
+    knobs = "m_splits_as=device:m_splits=2,3:input_layout=offset:grad_output=transposed:main_grad_dtype=bf16"
+    lines = written(f"{NATIVE}:fuse_wgrad=1:{knobs}", Failure("wgrad", Outcome.INEXACT, "doubled"), "cpu")
+    assert execute("\n".join(lines), 60.0).output.splitlines()[-1] == "ok"
+
+
+# What is said of a weight, and a variant of which nobody asks that.
+UNASKED = {
+    "flag set": "te:api=module:fuse_wgrad=1",
+    "flag not set": "te:api=module",
+    "dummy not zero": "te:api=module:fuse_wgrad=1",
+    "main_grad written": "te:api=module:fuse_wgrad=1",
+    "before backward_dw": "te:api=module:fuse_wgrad=1",
+    "frozen": "te:api=module",
+}
+
+
+@pytest.mark.parametrize("diagnosis", UNASKED)
+def test_what_is_not_asked_of_a_variant_is_not_looked_at(diagnosis: str) -> None:
+    with pytest.raises(Unscriptable):
+        written(UNASKED[diagnosis], Failure("wgrad", Outcome.PROTOCOL, diagnosis))
+
+
+def test_a_variant_without_a_script_is_passed_by() -> None:
+    case, first, second = (Case.parse(f"te:api=module{tail}") for tail in (":bias=1", "", ":dtype=fp16"))
+
+    def write(one: Case, _: Data) -> list[str]:
+        if one == first:
+            raise Unscriptable("nobody asks that")
+        return [f'"{one}"']
+
+    def run(text: str, _: str) -> Ran:
+        wrong = str(case) in text and "te" in text
+        return Ran(fault=f"{FAULT} x", exit_status="exit code 1") if wrong else Ran(exit_status="exit code 0")
+
+    headers = Headers(lambda _: ['"""x"""'], lambda _, __: ['"""x"""'])
+    found = scripted(Failure("wgrad", Outcome.PROTOCOL, "flag set"), case, [first, second], write, run, headers)
+    assert (found.fails, found.variant, found.passes) == (TIMES, str(second), TIMES)
