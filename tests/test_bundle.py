@@ -132,7 +132,7 @@ def test_its_scripts_do_what_the_report_says(run: Path, tmp_path: Path) -> None:
         codes[name] = done.returncode
     assert codes == {"script.py": 1, "variant.py": 0, "contrast.py": 0}
     text = members(run)["issue.md"]
-    assert "fails 3 of 3, the variant with bias=1 passes 3 of 3" in text
+    assert "fails 3 of 3, the variant with grad_output=random passes 3 of 3" in text
     assert members(run)["script.py"].rstrip() in text
 
 

@@ -11,14 +11,14 @@ import pytest
 from forked import forked
 
 from gradcheck_cli import plugins, reproducing
-from gradcheck_cli.records.case import AXES, Case
+from gradcheck_cli.records.case import DEFAULTS, Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
-from gradcheck_cli.reproduce.execute import execute
+from gradcheck_cli.reproduce.execute import execute, shows
 from gradcheck_cli.reproduce.recipes import recipe
-from gradcheck_cli.reproduce.script import body
+from gradcheck_cli.reproduce.script import HEADER, body
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, control, scripted
 from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Data, Unscriptable, Wanted, kinds
 
@@ -127,15 +127,10 @@ def test_transformer_engine_is_told_what_the_case_says(case: str) -> None:
 
 
 def test_every_axis_is_turned_by_some_row() -> None:
-    default = Case(provider="p", api="a").axes()
-    turned = {
-        axis
-        for case in (*map(case_of, SHOWN), *map(Case.parse, TOLD))
-        for axis, value in case.axes().items()
-        if value != default[axis]
-    }
+    cases = [case.axes() for case in (*map(case_of, SHOWN), *map(Case.parse, TOLD))]
+    turned = {axis for axis, plain in DEFAULTS.items() if any(axes[axis] != plain for axes in cases)}
     others = {"seed", "single_grouped_weight", "dtype", "tokens_per_expert"}  # of tests/test_script.py
-    assert set(AXES) - turned == {*others, "tied_weights"}
+    assert set(DEFAULTS) - turned == {*others, "tied_weights"}
     with pytest.raises(Unscriptable, match="no script follows tied_weights=1 yet"):
         written(f"{NATIVE}:tied_weights=1", RAISED)
 
@@ -148,12 +143,31 @@ def test_an_exception_of_a_gpu_is_waited_for_after_the_forward_and_after_the_bac
     assert "synchronize" not in "\n".join(written(f"{NATIVE}:input_layout=offset", RAISED, "cpu"))
 
 
+def test_a_fault_of_the_device_is_known_by_its_first_line() -> None:
+    said = "CUDA error: misaligned address"
+    failure = RAISED._replace(message=f"the candidate raised AcceleratorError in forward of microbatch 0: {said}")
+    frame = '  File "torch/cuda/__init__.py", line 1108, in synchronize\n    return torch._C._cuda_synchronize()'
+    output = (
+        f"Traceback (most recent call last):\n{frame}\ntorch.AcceleratorError: {said}\nCompile with TORCH_USE_CUDA_DSA"
+    )
+    assert shows(Ran(fault="x", exit_status="exit code 1", output=output), failure)
+    assert not shows(Ran(fault="x", exit_status="exit code 1", output=output.replace(said, "out of memory")), failure)
+
+
 def test_the_lines_of_transformer_engine_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(STAND_IN))
     monkeypatch.setenv("FAKE_TE_VERSION", "2.20.2")
     knobs = "m_splits_as=device:m_splits=2,3:input_layout=offset:grad_output=transposed:main_grad_dtype=bf16"
     lines = written(f"{NATIVE}:fuse_wgrad=1:{knobs}", Failure("wgrad", Outcome.INEXACT, "doubled"), "cpu")
     assert execute("\n".join(lines), 60.0).output.splitlines()[-1] == "ok"
+
+
+def test_what_became_of_the_other_gradients_is_told_where_there_is_room() -> None:
+    doubled, knobs = Failure("wgrad", Outcome.INEXACT, "doubled"), "overwrite_main_grad=some:zero_out_wgrad=1"
+    plain = written(f"{NATIVE}:fuse_wgrad=1", doubled)
+    full = written(f"{NATIVE}:fuse_wgrad=1:{knobs}:is_first_microbatch=first:input_layout=offset", doubled)
+    assert ["input.grad" in "\n".join(lines) for lines in (plain, full)] == [True, False]
+    assert len(full) + HEADER <= MOST_LINES
 
 
 # What is said of a weight, and a variant of which nobody asks that.
