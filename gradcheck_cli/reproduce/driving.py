@@ -44,9 +44,26 @@ def awake(case: Case) -> str:
     return {"first": "range(1, G)", "last": "range(G - 1)"}.get(case.frozen_weights, "range(G)")
 
 
-def every(case: Case, splits: str) -> str:
-    """The head of the loop over microbatches; they are numbered where a layer is told which is the first."""
-    return f"for splits in {splits}:" if is_first(case, 0) is None else f"for k, splits in enumerate({splits}):"
+def every(case: Case, splits: str) -> list[str]:
+    """The head of the loop over microbatches; they are numbered where not all of them go the same way."""
+    if case.tied_weights:
+        return ["uses = []", f"for k, splits in enumerate({splits}):"]
+    return [f"for splits in {splits}:" if is_first(case, 0) is None else f"for k, splits in enumerate({splits}):"]
+
+
+def backward(case: Case, grad_output: str, backward_dw: str, after: list[str]) -> list[str]:
+    """The backward of an output y, with tied weights that of two together; `after` comes before backward_dw."""
+    delayed = [backward_dw] if case.delay_wgrad_compute else []
+    if not case.tied_weights:
+        back = "y.sum().backward()" if case.grad_output == "expanded" else f"y.backward({grad_output})"
+        return [back, *after, *delayed]
+    given = "y.new_ones(()).expand_as(y)" if case.grad_output == "expanded" else grad_output
+    both = ["torch.autograd.backward(*zip(*uses))", *after, *(f"for _ in uses: {one}" for one in delayed)]
+    return [
+        f"uses.append((y, {given}))",
+        f"if k % 2 or k == {case.microbatches - 1}:  # one backward through both outputs",
+        *indented([*both, "uses.clear()"]),
+    ]
 
 
 def x_of(case: Case, drawn: str) -> str:

@@ -60,14 +60,11 @@ def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
     tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
     call = re.sub(r"\bsplits\b", given, _named(wanted, recipe.call))
     drawn = f'torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, device="{wanted.device}")'
-    back = f"y.backward({driving.grad_output_of(case, 'torch.randn_like(y)', padded=True)})"
-    step = [
-        f"x = {driving.x_of(case, drawn)}",
-        f"y = {call}",
-        "y.sum().backward()" if case.grad_output == "expanded" else back,
-        *([recipe.backward_dw] if case.delay_wgrad_compute else []),
-    ]
-    return step if once else [driving.every(case, str(splits)), *indented(step)]
+    back = driving.backward(
+        case, driving.grad_output_of(case, "torch.randn_like(y)", padded=True), recipe.backward_dw, []
+    )
+    step = [f"x = {driving.x_of(case, drawn)}", f"y = {call}", *back]
+    return step if once else [*driving.every(case, str(splits)), *indented(step)]
 
 
 def _told(wanted: Wanted) -> list[str]:

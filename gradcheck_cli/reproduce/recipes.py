@@ -167,12 +167,12 @@ def _added(case: Case) -> list[str]:
 
 
 def _delayed(case: Case) -> list[str]:
-    pairs = "zip(weights, used)"
+    pairs = "zip(weights, used.pop(0))"
     if case.frozen_weights != "none":
         pairs = f"((p, one) for p, one in {pairs} if p.requires_grad)"
     return [
-        "used = []  # what a forward multiplies, and backward_dw takes the gradients of",
-        "def stand_ins(): used[:] = [p.detach().requires_grad_(p.requires_grad) for p in weights]; return used",
+        "used = []  # what each forward multiplies, and backward_dw takes the gradients of",
+        "def stand_ins(): used.append([p.detach().requires_grad_(p.requires_grad) for p in weights]); return used[-1]",
         "def backward_dw():",
         f"    for p, one in {pairs}:",
         "        p.grad = one.grad if p.grad is None else p.grad + one.grad",

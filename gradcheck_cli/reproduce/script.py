@@ -17,8 +17,8 @@ def body(wanted: Wanted, recipe: Recipe) -> list[str]:
     failure = wanted.failure
     if failure.role == "case" and not failure.outcome.no_end:
         raise Unscriptable(f"{failure} is about the whole case, and not about one gradient")
-    if wanted.case.tied_weights:
-        raise Unscriptable("no script follows tied_weights=1 yet; `gradcheck run --case` shows it")
+    if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
+        raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:
         flags.wrong(wanted)  # raises where nothing can be looked at
     variables = [f'os.environ["{name}"] = "{value}"' for name, value in recipe.variables.items()]
@@ -41,7 +41,7 @@ def _lines(wanted: Wanted, recipe: Recipe, *, tells_all: bool) -> list[str]:
         *_attached(wanted),
         *driving.frozen(case),
         *right.expected(wanted),
-        driving.every(case, "SPLITS"),
+        *driving.every(case, "SPLITS"),
         *indented([*_microbatch(wanted, recipe), *right.compared(wanted, recipe)]),
         *(_states(wanted) if tells_all else []),
         *_told(wanted),
@@ -90,14 +90,12 @@ def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
     before, after = flags.around(wanted)
     waited = ["torch.cuda.synchronize()"] if wanted.failure.outcome.no_end and wanted.device == "cuda" else []
     lines = [*before, f"x = {driving.x_of(case, x)}"]
-    if case.grad_output == "expanded":
-        ones = ["g = torch.ones_like(y)"] if wanted.compares else []
-        back = ["y.sum().backward()", *ones]
-    else:
+    expanded = case.grad_output == "expanded"
+    if not expanded:
         lines.append(f"g = {driving.grad_output_of(case, g, padded=False)}")
-        back = ["y.backward(g)"]
-    delayed = [recipe.backward_dw] if case.delay_wgrad_compute else []
-    return [*lines, f"y = {recipe.call}", *waited, *back, *after, *delayed, *waited]
+    ones = ["g = torch.ones_like(y)"] if expanded and wanted.compares else []
+    back = driving.backward(case, "g", recipe.backward_dw, after)
+    return [*lines, f"y = {recipe.call}", *waited, *back, *ones, *waited]
 
 
 def _told(wanted: Wanted) -> list[str]:

@@ -27,6 +27,7 @@ OTHERWISE: dict[str, tuple[object, ...]] = {
     "frozen_bias": (False,),
     "frozen_input": (False,),
     "frozen_weights": ("none",),
+    "tied_weights": (False,),
     "delay_wgrad_compute": (False,),
     "is_first_microbatch": ("unset",),
     "zero_out_wgrad": (False,),
