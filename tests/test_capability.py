@@ -310,6 +310,7 @@ DESCRIBED = {
     ("te:api=module:frozen_weights=last", "wgrad", "2.20.2"): "requires_grad is read of weight0",
     ("te:api=module:frozen_weights=all:bias=1", "bgrad", "2.20.2"): "the legacy path takes bias gradients",
     ("te:api=op:delay_wgrad_compute=1", "wgrad", "2.20.2"): "backward_dw() assigns .grad",
+    ("te:api=op_mlp:fuse_wgrad=1:overwrite_main_grad=some", "wgrad_fc2", "2.20.2"): "overwrite_main_grad is read of",
     ("te:api=op:delay_wgrad_compute=1:fuse_wgrad=1", "wgrad", "2.20.2"): "",
     ("te:api=op:delay_wgrad_compute=1", "dgrad", "2.20.2"): "",
     ("torch:api=loop:delay_wgrad_compute=1", "wgrad", "2.20.2"): "",

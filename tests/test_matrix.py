@@ -27,7 +27,7 @@ SEED_MODULE = [
     for single in (False, True)
     for fuse in (False, True)
 ]
-SEED_OP = [("op", dtype, True, fuse, 16, 64) for dtype in ("bf16", "fp32") for fuse in (False, True)]
+SEED_CHAIN = [(CHAIN, dtype, True, fuse, 16, 32) for dtype in ("bf16", "fp32") for fuse in (False, True)]
 
 # Contents of a file -> line of the mistake, and a part of the message.
 WRONG = {
@@ -180,7 +180,7 @@ def test_issue_3234_is_the_seed_cell_by_cell_in_its_order() -> None:
         (c.api, c.dtype, c.single_grouped_weight, c.fuse_wgrad_accumulation, c.in_features, c.out_features)
         for c in cases("issue-3234", TE, TORCH)
     ]
-    assert cells == SEED_MODULE + SEED_OP
+    assert cells == SEED_MODULE + SEED_CHAIN
 
 
 def test_issue_3234_runs_as_the_seed_does() -> None:

@@ -134,6 +134,10 @@ SINCE_219 = {
     "te:api=op:single_grouped_weight=1:fuse_wgrad_accumulation=1:dtype=fp16": ("PASSED", ""),
     "te:api=op:single_grouped_weight=1:dtype=fp32": ("REFUSED", "dtype=bf16 or dtype=fp16"),
     "te:api=op:dtype=fp32": ("PASSED", ""),
+    "te:api=op_mlp:single_grouped_weight=1:m_splits=empty_middle": ("PASSED", ""),
+    "te:api=op_mlp:fuse_wgrad_accumulation=1:dtype=fp16:m_splits=uneven": ("PASSED", ""),
+    "te:api=op_mlp:single_grouped_weight=1:dtype=fp32": ("REFUSED", "dtype=bf16 or dtype=fp16"),
+    "te:api=op_mlp:dtype=fp32": ("PASSED", ""),
 }
 
 
@@ -208,6 +212,12 @@ TOLD: dict[str, tuple[Machine, str, str, str]] = {
         "te:api=module:path=native:single_grouped_weight=1",
         "MISSING",
         ".grad is None, and main_grad holds its prefill",
+    ),
+    "a cuBLAS that is too old is a refusal of a chain as well": (
+        Machine("2.17.1", cublaslt="13.1.0"),
+        "te:api=op_mlp",
+        "REFUSED",
+        "requires cuBLAS 13.4+",
     ),
     "a cuBLAS that is too old is a refusal where the library says so": (
         Machine("2.17.1", cublaslt="13.1.0"),

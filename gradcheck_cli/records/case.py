@@ -22,7 +22,7 @@ ALIASES = {"fuse_wgrad": "fuse_wgrad_accumulation"}
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One configuration of one grouped linear layer: y_i = x_i w_i^T (+ b_i) for each expert i.
+    """One configuration of one grouped linear layer, y_i = x_i w_i^T (+ b_i) for each expert i, or of a chain of two.
 
     The fields are the axes, with their defaults, in the order in which an id names them. Adding an axis is
     adding a field; its default must mean what every older case meant.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version
 from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.roles import CHAIN, WEIGHTS
 
 _MODULE = "transformer_engine/pytorch/module/grouped_linear.py"
 _OP = "transformer_engine/pytorch/ops/basic/grouped_linear.py"
@@ -54,7 +55,7 @@ ODDITIES = (
         "wgrad",
         lambda case: case.overwrite_main_grad == "some",
         f"overwrite_main_grad is read of weight0, for all experts ({_MODULE}, {_OP})",
-        apis=("module", "op"),
+        apis=("module", "op", CHAIN),
     ),
     Oddity(
         "wgrad",
@@ -74,10 +75,10 @@ def described(case: Case, role: str, environment: Environment) -> str:
     """What upstream says of a wrong gradient of this case, with its source; "" where it says nothing."""
     if case.provider != "te":
         return ""
-    here = environment.version("transformer_engine")
+    here, own = environment.version("transformer_engine"), "wgrad" if role in WEIGHTS else role
     found = (
         one.source
         for one in ODDITIES
-        if one.role == role and case.api in one.apis and here < one.before and one.holds(case)
+        if one.role == own and case.api in one.apis and here < one.before and one.holds(case)
     )
     return next(found, "")

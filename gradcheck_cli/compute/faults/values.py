@@ -45,6 +45,8 @@ class Value:
             pairs = [(i, first) for i in empty[:1]]
         elif not scene.tokens[first]:
             pairs = []
+        elif scene.role == "pgrad":  # one number for each token: those of an expert with few may happen to be small
+            pairs = [(i, other) for i in awake if scene.tokens[i]]
         else:
             pairs = [(first, other), (other, first)][: 2 if self.where == "pair" else 1]
         return {i: self.alter(At(scene, i, j, scene.parts[i].contiguous().clone())) for i, j in pairs}
