@@ -32,12 +32,13 @@ from gradcheck_cli.records.base import Record, from_json, to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.records.roles import CHAIN
 from gradcheck_cli.records.splits import FEWEST_EXPERTS
 from gradcheck_cli.records.verdict import Finding, Outcome
 
 BINS = 40
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
-SHOWN, WIDTH = ("0.5", "0.99", "1.0"), 128  # of the table: quantiles, characters
+SHOWN, WIDTH = ("0.5", "0.99", "1.0"), 136  # of the table: quantiles, characters
 # Figure -> where its last bin ends, which is where a gradient becomes wrong; what lies beyond is counted as `above`.
 FIGURES = {"ratio": 1.0, "after_rounding": 1.0, "smallest_lambda": 4.0}
 # Its backward refuses strides of 0: nothing would be learnt of its rounding.
@@ -81,23 +82,24 @@ class Calibration(Record, frozen=True, kw_only=True):
     classes: dict[str, dict[str, Spread]]  # dtype role fused|unfused grad_output -> figure -> its distribution
 
 
-def cases(provider: str, count: int, seed: int) -> list[Case]:
-    """As many random cases, the same for the same seed."""
+def cases(provider: str, count: int, seed: int, *, chain: bool = False) -> list[Case]:
+    """As many random cases, the same for the same seed; of single layers, or of the chain."""
     drawn = random.Random(seed)  # noqa: S311  nothing is kept secret
-    return [random_case(drawn, provider) for _ in range(count)]
+    apis = [api for api in plugins.candidate(provider).apis if (api == CHAIN) is chain]
+    return [random_case(drawn, provider, apis) for _ in range(count)]
 
 
-def random_case(drawn: random.Random, provider: str) -> Case:
+def random_case(drawn: random.Random, provider: str, apis: list[str]) -> Case:
     """One point anywhere in the matrix of a provider, among those that are quick."""
     while True:
-        case = any_case(drawn, provider)
+        case = any_case(drawn, provider, apis)
         if case.num_gemms * case.in_features * case.out_features * case.microbatches <= MOST_ELEMENTS:
             return case
 
 
-def any_case(drawn: random.Random, provider: str) -> Case:
+def any_case(drawn: random.Random, provider: str, apis: list[str]) -> Case:
     """One point anywhere in the matrix of a provider."""
-    api = drawn.choice(list(plugins.candidate(provider).apis))
+    api = drawn.choice(apis)
     axes: dict[str, Any] = {"provider": provider, "api": api}
     if (provider, api) == ("te", "module"):
         axes["path"] = drawn.choice(["legacy", "native"])
@@ -105,6 +107,7 @@ def any_case(drawn: random.Random, provider: str) -> Case:
         axes["grad_output"] = "expanded"
     for name in ("single_grouped_weight", "fuse_wgrad_accumulation", "bias"):
         axes[name] = drawn.random() < 1 / 2
+    axes["bias"] = axes["bias"] and api != CHAIN
     axes |= {"dtype": drawn.choice(["bf16", "fp16", "fp32"]), **tokens(drawn)}
     axes |= {"in_features": features(drawn), "out_features": features(drawn)}
     return Case.of(axes | {"microbatches": size(drawn, 4), "seed": drawn.randrange(1 << 31)})
@@ -135,7 +138,8 @@ def measured(options: argparse.Namespace) -> Calibration:
 
     engine = Engine(options.device, list(plugins.candidate(options.provider).apis.values()))
     where, began = engine.environment(), time.perf_counter()
-    mine = shard(cases(options.provider, options.cases, options.seed), options.shard)
+    mine = shard(cases(options.provider, options.cases, options.seed, chain=options.chain), options.shard)
+    who = f"{options.provider}{' chain' * options.chain}"
     outcomes: Counter[str] = Counter()
     alarms: list[Alarm] = []
     values: Values = {}
@@ -154,7 +158,7 @@ def measured(options: argparse.Namespace) -> Calibration:
             print(f"the device no longer answers after {case}: what follows is left out", file=sys.stderr)
             break
     return Calibration(
-        asked=[f"{options.provider} on {options.device}: cases {options.cases}, seed {options.seed}, {options.shard}"],
+        asked=[f"{who} on {options.device}: cases {options.cases}, seed {options.seed}, {options.shard}"],
         environments=[where],
         seconds=round(time.perf_counter() - began, 2),
         cases=sum(outcomes.values()),
@@ -278,6 +282,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--provider", default="torch", choices=list(plugins.candidates()))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--chain", action="store_true", help="op_mlp in place of single layers")
     parser.add_argument("--shard", default="1/1", metavar="I/N")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
