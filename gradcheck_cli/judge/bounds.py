@@ -49,9 +49,10 @@ from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.rounding import Rounding
 
 # 2 exp(-LAMBDA^2 / 2) is 7e-4 for the weakest statement of the theorem, which assumes errors as large as they can be;
-# over 20,800 random cases on a CPU right sums need 1.3 at most, over 2,139 on an H200 0.7 (reports/calibration). Chains
-# need 2.1 over 700 on a CPU in 16 bits, where most is carried, and 0.4 in fp32. Output rounding and the buffers reach 1.0 of their terms there, TF32 0.73. Where growth is linear, right sums need 1.0, and
-# 0.05 on the H200: slack there, and kept, since an addition that cuts off errs by 2 u, and n of them by 2 n u.
+# over 20,800 random cases on a CPU right sums need 1.3 at most, over 2,139 on an H200 0.7 (reports/calibration).
+# Chains need 2.1 over 700 on a CPU in 16 bits, where most is carried, and 0.4 in fp32. Output rounding and the buffers
+# reach 1.0 of their terms there, TF32 0.73. Where growth is linear, right sums need 1.0, and 0.05 on the H200: slack
+# there, and kept, since an addition that cuts off errs by 2 u, and n of them by 2 n u.
 LAMBDA = 4.0
 
 # Both operands of a TF32 product are rounded: |error| <= 2 TF32_LAMBDA u_in sqrt(sum a^2 b^2). Simulated for n = 256 to
