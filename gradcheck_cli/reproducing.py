@@ -18,6 +18,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, failure_of, worst_failure
 from gradcheck_cli.records.minimised import Attempt, Minimised
+from gradcheck_cli.records.roles import CHAIN, is_chain
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters import reproduction
@@ -82,9 +83,9 @@ class Bench:
         return self._passing(variants(case))
 
     def contrasts(self, case: Case) -> list[Case]:
-        """Other apis that pass here; another fault of the provider `faults` is none."""
-        candidate = plugins.candidate(case.provider)
-        return [] if case.provider in plugins.ON_PURPOSE else self._passing(contrasts(case, list(candidate.apis)))
+        """Other apis that pass here; another fault of the provider `faults` is none, nor is a chain beside a layer."""
+        apis = [api for api in plugins.candidate(case.provider).apis if (api == CHAIN) is is_chain(case)]
+        return [] if case.provider in plugins.ON_PURPOSE else self._passing(contrasts(case, apis))
 
     def _passing(self, cases: Iterator[Case]) -> list[Case]:
         outcomes = ((one, self.judged(one).outcome) for one in cases)
