@@ -40,32 +40,54 @@ _FUSED_ALONE = {
 }
 
 _TE_OPS = (("te", "op"), ("te", CHAIN))
-# What no chain is tried with, and why each is left out.
-_OF_ONE_LAYER = {
-    "path": ("auto", "the op-fuser chooses its path by itself"),
-    "bias": (False, "its layers are built without bias, as the experts of most models are"),
-    "return_bias": (False, "there is no bias"),
-    "single_grouped_bias": (False, "there is no bias"),
-    "frozen_bias": (False, "there is no bias"),
-    "delay_wgrad_compute": (False, "each of its layers would have a backward_dw() of its own"),
-    "frozen_weights": ("none", "what is left to learn of two layers is not worked out yet"),
-    "frozen_input": (False, "what is left to learn of two layers is not worked out yet"),
-    "is_first_microbatch": ("unset", "te.ops takes no is_first_microbatch"),
-    "save_original_input": (False, "te.ops takes no save_original_input"),
-    "padded_tail": ("none", "its probabilities would need a tail as well"),
-    "input_layout": ("contiguous", "it is tried on te:api=op, which has the same forward"),
-}
+_DEFAULTS = Case(provider="p", api="a")
+
+
+def _of_one_layer(name: str, axes: tuple[str, ...], why: str) -> Constraint:
+    """What a chain is not tried with."""
+    return Constraint(
+        name=name,
+        why=f"{why}; of api={CHAIN} leave out {' and '.join(axes)}",
+        rejects=lambda case: is_chain(case) and any(getattr(case, axis) != getattr(_DEFAULTS, axis) for axis in axes),
+        about=tuple((axis,) for axis in axes),
+    )
+
+
+_CHAIN = (
+    _of_one_layer(
+        "chain-has-no-bias",
+        ("bias", "return_bias", "single_grouped_bias", "frozen_bias"),
+        "the layers of a chain are tried without bias, as the experts of most models are",
+    ),
+    _of_one_layer(
+        "chain-learns-everything",
+        ("frozen_weights", "frozen_input"),
+        "what a chain owes where a part of it is frozen is not worked out yet",
+    ),
+    _of_one_layer(
+        "chain-has-no-backward-dw",
+        ("delay_wgrad_compute",),
+        "each layer of a chain has a backward_dw() of its own, and their order is not worked out yet",
+    ),
+    _of_one_layer(
+        "chain-has-no-tail",
+        ("padded_tail",),
+        "the probabilities of a chain would need a tail as well, and have none yet",
+    ),
+    _of_one_layer(
+        "chain-input-is-contiguous",
+        ("input_layout",),
+        "how x lies is tried with te:api=op, whose forward a chain calls",
+    ),
+    _of_one_layer(
+        "chain-takes-no-such-argument",
+        ("path", "is_first_microbatch", "save_original_input"),
+        "te.ops.Sequential takes no such argument",
+    ),
+)
 
 CONSTRAINTS = (
-    Constraint(
-        name="axes-of-one-layer",
-        why="a chain, api=op_mlp, is tried without "
-        + "; ".join(f"{name} ({why})" for name, (_, why) in _OF_ONE_LAYER.items()),
-        rejects=lambda case: (
-            is_chain(case) and any(getattr(case, name) != value for name, (value, _) in _OF_ONE_LAYER.items())
-        ),
-        about=tuple((name,) for name in _OF_ONE_LAYER),
-    ),
+    *_CHAIN,
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",

@@ -67,7 +67,7 @@ def tables(report: Report) -> list[str]:
     for provider, folded in rows(report.verdicts).items():
         paths, roles = has_path(folded), roles_shown(folded)
         columns = ["api", *(["path"] if paths else []), *_AXES.values(), "dtype", *_COUNTS[: 1 + has_known(folded)]]
-        columns += [*roles, "err/bound"]
+        columns += [*map(_escaped, roles), "err/bound"]
         lines += [f"## Provider {_escaped(provider)}", "", _table_row(columns), _table_row(["---"] * len(columns))]
         lines += [_table_row(_row(row, roles, paths=paths, known=has_known(folded))) for row in folded] + [""]
         told = [PATH_IN_WORDS] * brackets(folded) + [RATIO_IN_WORDS] * any(row.largest for row in folded)
@@ -134,7 +134,7 @@ def _cases(report: Report, room: int) -> str:
     """The list of cases, folded, the gravest first: what does not fit is counted and left out."""
     gravest_first = sorted(report.verdicts, key=lambda verdict: -verdict.outcome.gravity)
     roles = columns(report.verdicts)
-    head = [_table_row(["case", "outcome", *roles, "s"]), _table_row(["---"] * (3 + len(roles)))]
+    head = [_table_row(["case", "outcome", *map(_escaped, roles), "s"]), _table_row(["---"] * (3 + len(roles)))]
     table = _cut([*head, *(_case(verdict, roles) for verdict in gravest_first)], room, "cases")
     summary = f"<details><summary>{len(report.verdicts)} cases, the gravest first</summary>"
     return "\n".join([summary, "", *table, "", "</details>"])
