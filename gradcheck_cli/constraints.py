@@ -82,7 +82,7 @@ _CHAIN = (
     _of_one_layer(
         "chain-takes-no-such-argument",
         ("path", "is_first_microbatch", "save_original_input"),
-        "te.ops.Sequential takes no such argument",
+        "a chain takes no such argument, and chooses its path by itself",
     ),
 )
 

@@ -22,6 +22,8 @@ from gradcheck_cli.records.rounding import Rounding
 # roundoff. CUDA's __expf errs by 2 + 1.173 |a| units in the last place, of two roundoffs each, at most (CUDA C++
 # Programming Guide, "Mathematical Functions", Intrinsic Functions); what follows it rounds a few times more.
 EVALUATED = 8.0
+# Microbatches whose tensors are kept: each role of one asks for them again.
+KEPT = 3
 # The largest second derivative of silu, at 0.
 BENT = 0.5
 
@@ -62,7 +64,7 @@ def dsilu(a: torch.Tensor) -> torch.Tensor:
     return sigma * (1 + a * (1 - sigma))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=KEPT)
 def between(case: Case, inputs: Inputs, k: int) -> Between:
     """Everything between the layers in microbatch k. Transformer Engine gates with the first half of fc1's output."""
     assert inputs.weight_fc2 is not None  # noqa: S101  a chain's inputs have it
@@ -124,7 +126,7 @@ class Deviations(NamedTuple):
     pgrad: torch.Tensor  # of each term of its sum
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4 * KEPT)
 def carried(case: Case, inputs: Inputs, k: int, role: Role, rounding: Rounding) -> torch.Tensor:
     """The deviation of a role of microbatch k that its operands' own roundings lead to, of the role's shape."""
     seen = deviations(case, inputs, k, msgspec.structs.replace(rounding, buffer=0.0, rounds_before_adding=False))
@@ -150,7 +152,7 @@ def carried(case: Case, inputs: Inputs, k: int, role: Role, rounding: Rounding) 
     return torch.cat([own @ matrix for own, matrix in parts]).sqrt()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=KEPT)
 def deviations(case: Case, inputs: Inputs, k: int, rounding: Rounding) -> Deviations:
     """How far each tensor between the layers may be off, rounded as often as any of the paths on trial rounds it.
 
