@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 # A named pattern needs at least this many experts to differ from a simpler one.
 FEWEST_EXPERTS = {
     "balanced": 1,
@@ -16,6 +18,7 @@ EXPLICIT = r"[0-9]{1,7}(,[0-9]{1,7})*"  # at most 9,999,999 tokens for one exper
 PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT})$"
 
 
+@lru_cache(maxsize=256)
 def expand(m_splits: str, num_gemms: int, tokens_per_expert: int) -> tuple[int, ...]:
     """Tokens per expert of the first microbatch: a named pattern at a size, or the explicit list itself."""
     if m_splits not in FEWEST_EXPERTS:
@@ -35,11 +38,12 @@ def expand(m_splits: str, num_gemms: int, tokens_per_expert: int) -> tuple[int, 
 
 def _uneven(total: int, num_gemms: int) -> tuple[int, ...]:
     """Sizes that grow with the expert and avoid multiples of 8, so that nothing is aligned by luck."""
-    weights = [i + 1 for i in range(num_gemms)]
-    sizes = [max(1, total * w // sum(weights)) for w in weights]
+    whole = num_gemms * (num_gemms + 1) // 2
+    sizes = [max(1, total * (i + 1) // whole) for i in range(num_gemms)]
     return tuple(size + 1 if size % 8 == 0 else size for size in sizes)
 
 
+@lru_cache(maxsize=1024)
 def of_microbatch(splits: tuple[int, ...], microbatch: int) -> tuple[int, ...]:
     """Microbatch k rotates the splits by k experts and shrinks each by a quarter k times.
 
