@@ -347,6 +347,7 @@ REFUSED_BY = {
     "te:api=module:path=native:num_gemms=64:bias=1": "",
     "te:api=op:single_grouped_weight=1:num_gemms=128": "",
     "te:api=op:single_grouped_weight=1:num_gemms=128:bias=1": "native-takes-64-groups",
+    "te:api=module:path=native:single_grouped_weight=1:num_gemms=65": "",
     "te:api=op:padded_tail=nan": "legacy-takes-no-tail",
     "te:api=module:path=native:m_splits_as=host": "module-wants-splits-on-the-device",
     "te:api=module:path=native:save_original_input=1": "",
@@ -360,3 +361,9 @@ REFUSED_BY = {
 def test_what_has_no_gemm_or_is_frozen_in_part_may_be_refused(text: str, row: str) -> None:
     here = Environment(versions={"transformer_engine": "2.20.2", "cublaslt": "13.5.1"}, compute_capability=(9, 0))
     assert [one.name for one in closed(Case.parse(text), here)] == ([row] if row else [])
+
+
+def test_a_module_that_lists_its_packed_weight_takes_64_groups_too() -> None:
+    here = Environment(versions={"transformer_engine": "2.17.1", "cublaslt": "13.5.1"}, compute_capability=(9, 0))
+    (only,) = closed(Case.parse("te:api=module:path=native:single_grouped_weight=1:num_gemms=65"), here)
+    assert (only.name, only.unlock) == ("native-takes-64-groups", "num_gemms <= 64")

@@ -383,7 +383,11 @@ def test_a_path_that_nobody_names_is_not_the_one_that_was_asked(path: str) -> No
 
 def test_a_candidate_that_raises_need_not_say_which_path_it_took() -> None:
     words = Raised(type="ValueError", message="no", during="forward of microbatch 0", traceback="")
-    assert verdict(NATIVE, Observation(case="", ending="raised", raised=words)).outcome is Outcome.RAISED
+    seen = Observation(case="", ending="raised", raised=words)
+    assert verdict(NATIVE, seen).outcome is Outcome.RAISED
+    # An output without a grad_fn, of which the path would be read, is what the exception is about.
+    assert verdict(NATIVE, msgspec.structs.replace(seen, effective={"path": "unknown"})).outcome is Outcome.RAISED
+    assert verdict(NATIVE, msgspec.structs.replace(seen, effective={"path": "legacy"})).outcome is Outcome.NOT_THE_CASE
 
 
 def test_a_fallback_that_nobody_announced_is_not_the_case() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
@@ -15,6 +15,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, paired
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted
+from gradcheck_cli.records.splits import rows_of
 
 LONGEST_SHIFT = 8
 TAILS = (1, 2, 4, 8, 16, 32, 64)
@@ -30,6 +31,7 @@ class Hypotheses:
     buffer: Buffer
     k: int
     rounded: bool = False  # what is added is rounded to the case's dtype first
+    _of: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, expert: int, raw: torch.Tensor) -> dict[str, float]:
         """Hypothesis, `name` or `name=parameter` -> |found - it| / |expected|, Frobenius; raw (rows, C) as it was read.
@@ -50,8 +52,10 @@ class Hypotheses:
         families = (self.shifted, self.of_others, self.shortened, self.without_a_use)
         # A row of pgrad is no product with a weight.
         for family in families[: 1 if self.role == "pgrad" else None]:
-            candidates = [(name, relative(float((found - wrong).norm()), size)) for name, wrong in family(expert)]
-            distances |= dict([min(candidates, key=lambda one: one[1])]) if candidates else {}
+            away = {name: (found - wrong).norm() for name, wrong in family(expert)}
+            norms = torch.stack(list(away.values())).tolist() if away else []  # one transfer from the device
+            nearest = min(zip(norms, away, strict=True), key=lambda one: one[0], default=None)
+            distances |= {nearest[1]: relative(nearest[0], size)} if nearest else {}
         return distances
 
     def start(self, expert: int) -> torch.Tensor:
@@ -68,7 +72,7 @@ class Hypotheses:
     def steps(self, expert: int) -> list[torch.Tensor]:
         """What each microbatch so far adds; of an output or its gradient only the last."""
         if self.role in BY_TOKEN:
-            values = [self.reference.roles[self.k][self.role].value.split(list(self.case.splits(self.k)))[expert]]
+            values = [self.reference.roles[self.k][self.role].value[rows_of(self.case.splits(self.k), expert)]]
         else:
             where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
             held = slice(where.since if where else 0, self.k + 1)
@@ -81,7 +85,9 @@ class Hypotheses:
 
     def of(self, expert: int) -> torch.Tensor:
         """The right gradient, (rows, C)."""
-        return torch.stack(self.steps(expert)).sum(0)
+        if expert not in self._of:
+            self._of[expert] = torch.stack(self.steps(expert)).sum(0)
+        return self._of[expert]
 
     def fixed(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """Faults without a parameter, and the least-squares factor."""
@@ -152,7 +158,7 @@ class Hypotheses:
 
     def without_a_use(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradient without one of two uses of tied weights in one step."""
-        for k in paired(self.case, self.k) if self.role in ("wgrad", "bgrad") else ():
+        for k in () if self.role in BY_TOKEN else paired(self.case, self.k):
             yield f"use={k}", self.start(expert) + self.of(expert) - self.steps(expert)[k]
 
     def without_a_token(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -172,8 +178,8 @@ class Hypotheses:
         inputs = self.reference.inputs
         best: tuple[float, str, torch.Tensor] | None = None
         for k in range(self.k + 1):
-            operands, splits = linear(self.case, inputs, k, self.role), list(self.case.splits(k))
-            x, g = (rows.split(splits)[expert].double() for rows in (operands.x, operands.grad_output))
+            operands, there = linear(self.case, inputs, k, self.role), rows_of(self.case.splits(k), expert)
+            x, g = (rows[there].double() for rows in (operands.x, operands.grad_output))
             x = x if self.role in WEIGHTS else torch.ones_like(x[:, :1])
             if not len(x):
                 continue

@@ -17,6 +17,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
 from gradcheck_cli.records.roles import BY_TOKEN, CHAIN, is_chain, weights_of
+from gradcheck_cli.records.splits import rows_of
 
 # The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
 DATA_AXES = (
@@ -190,13 +191,13 @@ def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of two 
 
     `weight_of`: computed with that expert's weight. `only_last`: of each sum only the last so many products.
     """
-    splits, last = list(case.splits(k)), slice(None if only_last is None else -only_last, None)
+    own, last = rows_of(case.splits(k), expert), slice(None if only_last is None else -only_last, None)
     operands = linear(case, inputs, k, role)
-    x, g = (rows.split(splits)[expert].double() for rows in (operands.x, operands.grad_output))
+    x, g = (rows[own].double() for rows in (operands.x, operands.grad_output))
     w = operands.weight[expert if weight_of is None else weight_of].double()
-    fprop = x[:, last] @ w[:, last].T
-    if inputs.bias is not None and only_last is None:
-        fprop = fprop + inputs.bias[expert].double()
-    wgrad: torch.Tensor = g[last].T @ x[last]
-    others: dict[Role, torch.Tensor] = {"fprop": fprop, "dgrad": g[:, last] @ w[last], "bgrad": g[last].sum(0)}
-    return others.get(role, wgrad)
+    if role == "fprop":
+        product = torch.mm(x[:, last], w[:, last].T)
+        return product if inputs.bias is None or only_last is not None else product + inputs.bias[expert].double()
+    if role == "dgrad":
+        return torch.mm(g[:, last], w[last])
+    return g[last].sum(0) if role == "bgrad" else torch.mm(g[last].T, x[last])

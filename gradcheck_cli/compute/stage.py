@@ -15,6 +15,7 @@ from gradcheck_cli.compute.reference import Reference, linear
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Buffer, Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, rows
+from gradcheck_cli.records.splits import rows_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Stage:
 
     def rows(self, expert: int) -> slice:
         """The rows of an expert in the flattened tensors."""
-        start = sum(self.sizes[:expert])
-        return slice(start, start + self.sizes[expert])
+        return rows_of(self.sizes, expert)
 
     def right(self, buffer: Buffer) -> dict[str, Content]:
         """What a buffer may rightly hold, by name."""

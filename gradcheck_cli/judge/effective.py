@@ -39,9 +39,13 @@ def fell_back(case: Case, observation: Observation, environment: Environment) ->
 
 
 def differences(case: Case, observation: Observation) -> list[str]:
-    """The axes on which something else ran than was asked."""
+    """The axes on which something else ran than was asked.
+
+    A path that is unknown because the candidate raised before it could be told is none: what it raised is told.
+    """
     asked = case.axes()
-    free = {"path"} if case.path == "auto" else set()
+    cut_off = observation.raised is not None and observation.effective.get("path") == "unknown"
+    free = {"path"} if case.path == "auto" or cut_off else set()
     return [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
 
 

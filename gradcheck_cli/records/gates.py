@@ -42,7 +42,7 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _main_grad_gate(case),
         _frozen_gate(case),
         _splits_gate(case),
-        _groups_gate(case),
+        _groups_gate(case, environment),
         _tail_gate(case),
         _original_gate(case, environment),
     ]
@@ -107,12 +107,17 @@ def _splits_gate(case: Case) -> Gate | None:
     return Gate(name="m_splits", found=f"m_splits_as={case.m_splits_as}", unlock="m_splits_as=device")
 
 
-def _groups_gate(case: Case) -> Gate | None:
-    """Lists of weights, and all biases, go to native kernels 64 at most (`kMaxGroups`, cublaslt_grouped_gemm.cu)."""
-    if case.num_gemms <= MOST_GROUPS or (case.single_grouped_weight and not case.bias):
+def _groups_gate(case: Case, environment: Environment) -> Gate | None:
+    """Lists of weights, and all biases, go to native kernels 64 at most (`kMaxGroups`, cublaslt_grouped_gemm.cu).
+
+    The module handed on a packed weight as such a list as well, up to 2.18, as seen on an H200.
+    """
+    as_a_list = case.api == "module" and environment.version("transformer_engine") < (2, 19)
+    if case.num_gemms <= MOST_GROUPS or (case.single_grouped_weight and not case.bias and not as_a_list):
         return None
     found = f"{case.num_gemms} experts, and a native kernel that takes {MOST_GROUPS} of what they have each for itself"
-    return Gate(name="groups", found=found, unlock=f"num_gemms <= {MOST_GROUPS}, or single_grouped_weight=1 and bias=0")
+    other = "" if as_a_list else ", or single_grouped_weight=1 and bias=0"
+    return Gate(name="groups", found=found, unlock=f"num_gemms <= {MOST_GROUPS}{other}")
 
 
 def _tail_gate(case: Case) -> Gate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 # A named pattern needs at least this many experts to differ from a simpler one.
@@ -55,6 +56,12 @@ def of_microbatch(splits: tuple[int, ...], microbatch: int) -> tuple[int, ...]:
     for _ in range(microbatch):
         rotated = tuple((3 * size + 3) // 4 for size in rotated)
     return rotated
+
+
+def rows_of(splits: Sequence[int], expert: int) -> slice:
+    """Where an expert's rows are among those of all."""
+    start = sum(splits[:expert])
+    return slice(start, start + splits[expert])
 
 
 TAIL = 16  # rows of a padded tail: no multiple that a path pads to is a whole one of the tokens before it

@@ -13,6 +13,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS
+from gradcheck_cli.records.splits import rows_of
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,13 @@ class Scene:
 
     def rows(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
         """x_i and grad_output_i, fp64."""
-        splits = list(self.tokens)
-        x, g = self.x.split(splits)[expert], self.grad_output.split(splits)[expert]
-        return x.double(), g.double()
+        own = rows_of(self.tokens, expert)
+        return self.x[own].double(), self.grad_output[own].double()
 
     def factors(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
         """a (M, n) and b (n, P), fp64, with a b the contribution of an expert, bias left out."""
         if self.role == "fprop":  # grad_output may not be there yet
-            x = self.x.split(list(self.tokens))[expert].double()
+            x = self.x[rows_of(self.tokens, expert)].double()
             return x, self.weight[expert].double().T
         x, g = self.rows(expert)
         if self.role == "dgrad":
