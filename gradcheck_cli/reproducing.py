@@ -26,7 +26,8 @@ from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reproduce.execute import execute, execute_in
 from gradcheck_cli.reproduce.minimise import FLOORS, Budget, Floor, minimise
-from gradcheck_cli.reproduce.recipes import Recipe, recipe
+from gradcheck_cli.reproduce.recipe import Recipe
+from gradcheck_cli.reproduce.recipes import recipe
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import CONTROL, Headers, contrasts, scripted, variants
 from gradcheck_cli.reproduce.tensors import held

@@ -80,6 +80,47 @@ gelu = Fault(lambda a, b, s: torch.nn.functional.gelu(a) * b * s)
 in_fewer_digits = Fault(h=lambda h: h + (h.to(torch.float8_e4m3fn).to(h.dtype) - h).detach())
 
 
+def refused(h: torch.Tensor) -> torch.Tensor:
+    """An activation that takes no such input."""
+    raise RuntimeError(f"expected rows of 16 gates, found {h.shape[1]}")
+
+
+class Untold(LoopLayer):
+    """A layer that writes its main_grad, and does not say so."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        for weight in self.weights:
+            weight.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad_added_to_main_grad", False))
+        return super().forward(x, m_splits)
+
+
+class InGrad(LoopLayer):
+    """A layer that leaves in .grad what is to be in main_grad."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        for weight in self._weights:
+            weight._post_accumulate_grad_hooks = None  # torch drops them with the next one
+            weight.register_post_accumulate_grad_hook(lambda _: None)
+        return super().forward(x, m_splits)
+
+
+class OnceMore(LoopLayer):
+    """A layer whose main_grad nobody asked it to write."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        for weight in self.weights:
+            weight.main_grad.add_(1)  # type: ignore[attr-defined]
+        return super().forward(x, m_splits)
+
+
+x_detached = Fault(h=lambda h: h.detach().requires_grad_())
+raises = Fault(h=refused)
+fc2_in_grad = Fault(fc2=InGrad)
+fc2_untold = Fault(fc2=Untold)
+fc2_written = Fault(fc2=OnceMore)
+nonfinite = Fault(h=lambda h: h * torch.nan)
+
+
 def without_second_weights(case: Case, device: torch.device) -> LoopLayer:
     """A single layer in a chain's place."""
     return LoopLayer(case, device)

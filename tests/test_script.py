@@ -24,9 +24,10 @@ from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reproduce.execute import execute, shows
-from gradcheck_cli.reproduce.recipes import SWITCH, recipe
+from gradcheck_cli.reproduce.recipes import recipe
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, contrasts, difference, scripted, variants
+from gradcheck_cli.reproduce.te_lines import SWITCH
 from gradcheck_cli.reproduce.wanted import FAULT, KINDS, MOST_LINES, Unscriptable, Wanted, kinds
 
 TE = {version: Environment(versions={"transformer_engine": version}) for version in ("2.17.1", "2.20.2")}
@@ -197,6 +198,7 @@ def test_what_is_missing_needs_no_reference_to_be_seen(shown: dict[str, Scripted
     for name in ("wgrad_missing", "wgrad_untouched", "bgrad_missing"):
         assert "is missing" in shown[name].script, name
         assert "float64" not in shown[name].script, name
+    assert "weight 0: no .grad, main_grad still 3.0" in shown["wgrad_untouched"].output
     case = "te:api=module:single_grouped_weight=1:num_gemms=2:tokens_per_expert=4:in_features=16:out_features=32"
     lines = written(Case.parse(f"{case}:microbatches=1"))[0]
     assert len(lines) <= 22

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from forked import forked
+from te_scripts import written
 
-from gradcheck_cli import plugins, reproducing
+from gradcheck_cli import reproducing
 from gradcheck_cli.records.case import DEFAULTS, Case
-from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce.execute import execute, shows
-from gradcheck_cli.reproduce.recipes import recipe
-from gradcheck_cli.reproduce.script import HEADER, body
+from gradcheck_cli.reproduce.script import HEADER
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, control, scripted
-from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Data, Unscriptable, Wanted, kinds
+from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Data, Unscriptable
 
 STAND_IN = Path(__file__).parent / "fake_te"
 RAISED = Failure("case", Outcome.RAISED, "AcceleratorError")
@@ -91,17 +89,6 @@ def test_a_fault_is_shown_where_an_axis_is_turned_and_none_of_a_right_layer(
     assert found.why_not == ""
     assert (found.fails, found.contrast_passes, found.of) == (TIMES, TIMES, TIMES)
     assert len(found.script.splitlines()) <= MOST_LINES
-
-
-def written(case: str, failure: Failure, device: str = "cuda", version: str = "2.20.2") -> list[str]:
-    """The lines of a script of Transformer Engine, with the first data that is tried."""
-    one = Case.parse(case)
-    candidate = plugins.candidate(one.provider)
-    here = Environment(versions={"transformer_engine": version})
-    made = recipe(one, plugins.target(one.provider, one.api), candidate.environment, here)
-    lines = body(Wanted(one, failure, kinds(one, failure)[0], device), made)
-    ast.parse("\n".join(lines))
-    return lines
 
 
 NATIVE, LEGACY, OP = "te:api=module:path=native", "te:api=module:path=legacy", "te:api=op"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.due import is_first
+from gradcheck_cli.records.roles import is_chain
 from gradcheck_cli.records.splits import TAIL
 
 OFF = "def off(t): return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)  # one element off alignment"
@@ -22,14 +23,16 @@ def attached(case: Case, prefill: str, device: str) -> list[str]:
     """A main_grad for each weight, and what a layer is told of it (`compute/attached.py`)."""
     dtype = ", dtype=torch.bfloat16" if case.main_grad_dtype == "bf16" else ""
     flag = "; p.grad_added_to_main_grad = False" if case.grad_added_to_main_grad == "attached" else ""
+    every = "weights + weights_fc2" if is_chain(case) else "weights"
     lines = [
-        "for p in weights:  # as a data-parallel wrapper does",
+        f"for p in {every}:  # as a data-parallel wrapper does",
         f"    p.main_grad = torch.full(p.shape, {prefill}, device={device}{dtype}){flag}",
     ]
     if case.zero_out_wgrad:
         lines.append("    p.zero_out_wgrad = True")
     if case.overwrite_main_grad != "none":
-        lines.append(f"for p in weights{OVERWRITTEN[case.overwrite_main_grad]}: p.overwrite_main_grad = True")
+        some = " + ".join(f"{one}{OVERWRITTEN[case.overwrite_main_grad]}" for one in every.split(" + "))
+        lines.append(f"for p in {some}: p.overwrite_main_grad = True")
     return lines
 
 

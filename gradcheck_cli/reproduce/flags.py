@@ -19,7 +19,6 @@ class Wrong(NamedTuple):
 
 EARLY = "before backward_dw"
 _WRITTEN = "not torch.equal(p.main_grad, before[i])"
-_BEFORE = "before = [p.main_grad.clone() for p in weights]"
 
 # What makes a PROTOCOL or UNEXPECTED, by its diagnosis.
 WRONG = {
@@ -83,15 +82,19 @@ def kept(wanted: Wanted) -> list[str]:
     if wanted.failure.diagnosis == EARLY:
         return ["wrong = []"]
     if wanted.failure.diagnosis == "main_grad replaced":
-        return ["given = [p.main_grad for p in weights]"]
-    return [_BEFORE] if _WRITTEN in wrong(wanted).test else []
+        return [f"given = [p.main_grad for p in {wanted.parameters}]"]
+    return [_before(wanted)] if _WRITTEN in wrong(wanted).test else []
 
 
 def around(wanted: Wanted) -> tuple[list[str], list[str]]:
     """Lines before each forward and after its backward, where what is wrong is gone once backward_dw was called."""
     if wanted.failure.diagnosis != EARLY:
         return [], []
-    return [_BEFORE], [f"wrong += [i for i, p in enumerate(weights) if {_WRITTEN}]"]
+    return [_before(wanted)], [f"wrong += [i for i, p in enumerate({wanted.parameters}) if {_WRITTEN}]"]
+
+
+def _before(wanted: Wanted) -> str:
+    return f"before = [p.main_grad.clone() for p in {wanted.parameters}]"
 
 
 def looked_at(wanted: Wanted) -> list[str]:
@@ -106,4 +109,4 @@ def looked_at(wanted: Wanted) -> list[str]:
         test = f"not p.requires_grad and ({test})"
     elif wanted.case.frozen_weights != "none":
         test = f"p.requires_grad and {test}"
-    return [f"wrong = [i for i, p in enumerate({'biases' if role == 'bgrad' else 'weights'}) if {test}]"]
+    return [f"wrong = [i for i, p in enumerate({wanted.parameters}) if {test}]"]

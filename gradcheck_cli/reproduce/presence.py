@@ -1,4 +1,4 @@
-"""Which few lines show that a gradient is missing? Forward, backward, and a look into its buffer: no reference."""
+"""Which few lines show that a gradient is missing, or is no number? A look into its buffer: no reference is needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import re
 import textwrap
 
 from gradcheck_cli.records.due import frozen, is_first
+from gradcheck_cli.records.roles import is_chain
+from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving
 from gradcheck_cli.reproduce.driving import indented
-from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
+from gradcheck_cli.reproduce.recipe import DTYPES, Recipe
 from gradcheck_cli.reproduce.wanted import FAULT, Wanted
 
 _PREFILL = "3.0"
+# What has a row for each token, by its role; of the last microbatch.
+_BY_TOKEN = {"fprop": "y", "dgrad": "x.grad", "pgrad": "probs.grad"}
 _LONGEST = 100
 
 
@@ -47,7 +51,7 @@ def _folded(line: str) -> list[str]:
 
 
 def _attached(wanted: Wanted) -> list[str]:
-    if not wanted.case.fuse_wgrad_accumulation:
+    if not wanted.attaches_main_grad:
         return []
     return driving.attached(wanted.case, _PREFILL, f'"{wanted.device}"')
 
@@ -58,51 +62,74 @@ def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
     splits = [list(case.splits(k)) for k in range(case.microbatches)]
     once = len(splits) == 1 and is_first(case, 0) is None
     tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
-    call = re.sub(r"\bsplits\b", given, _named(wanted, recipe.call))
+    *each, call = (
+        re.sub(r"\bsplits\b", given, _named(wanted, line.replace("sum(splits)", tokens)))
+        for line in (*recipe.each, recipe.call)
+    )
     drawn = f'torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, device="{wanted.device}")'
     back = driving.backward(
         case, driving.grad_output_of(case, "torch.randn_like(y)", padded=True), recipe.backward_dw, []
     )
-    step = [f"x = {driving.x_of(case, drawn)}", f"y = {call}", *back]
+    step = [f"x = {driving.x_of(case, drawn)}", *each, f"y = {call}", *back]
     return step if once else [*driving.every(case, str(splits)), *indented(step)]
 
 
 def _told(wanted: Wanted) -> list[str]:
     """Where the gradients are, the fault, and the exit code."""
-    said = ['print("input.grad:", "None" if x.grad is None else "arrived")']
-    role = wanted.failure.role
-    if role == "dgrad":
-        return [*said, "missing = x.grad is None", *_ending(role, ""), "sys.exit(missing)"]
-    if role == "wgrad" and wanted.case.fuse_wgrad_accumulation:
-        return [*said, *_untouched(wanted), *_ending(role, "experts"), "sys.exit(bool(missing))"]
-    name, parameters = ("weight", "weights") if role == "wgrad" else ("bias", "biases")
-    asked = "p.requires_grad and " if role == "wgrad" and wanted.case.frozen_weights != "none" else ""
+    case, role = wanted.case, wanted.failure.role
+    said = [_arrived("input.grad", "x.grad"), *([_arrived("probs.grad", "probs.grad")] if is_chain(case) else [])]
+    if role in _BY_TOKEN:
+        return [*said, f"wrong = {_lost(wanted, _BY_TOKEN[role])}", *_ending(wanted, ""), "sys.exit(bool(wrong))"]
+    seen = _in_main_grad if wanted.into_main_grad else _in_grad
+    return [*said, *seen(wanted), *_ending(wanted, wanted.parameters), "sys.exit(bool(wrong))"]
+
+
+def _arrived(name: str, tensor: str) -> str:
+    return f'print("{name}:", "None" if {tensor} is None else "arrived")'
+
+
+def _lost(wanted: Wanted, tensor: str) -> str:
+    """Whether a tensor is not what it must be: there, or all numbers as well."""
+    if wanted.failure.outcome is Outcome.NONFINITE:
+        return f"{tensor} is None or not {tensor}.isfinite().all()"
+    return f"{tensor} is None"
+
+
+def _in_grad(wanted: Wanted) -> list[str]:
+    """Which parameters have no .grad, or one that is no number."""
+    asked = "p.requires_grad and " if wanted.parameters == "weights" and wanted.case.frozen_weights != "none" else ""
+    lost = _lost(wanted, "p.grad")
     return [
-        *said,
-        f"for i, p in enumerate({parameters}):",
-        f'    print(f"{name} {{i}}: .grad", "None" if p.grad is None else "arrived")',
-        f"missing = [i for i, p in enumerate({parameters}) if {asked}p.grad is None]",
-        *_ending(role, parameters),
-        "sys.exit(bool(missing))",
+        f"for i, p in enumerate({wanted.parameters}):",
+        f'    print(f"{wanted.parameter} {{i}}: .grad", "None" if p.grad is None else "arrived")',
+        f"wrong = [i for i, p in enumerate({wanted.parameters}) if {asked}{f'({lost})' if ' or ' in lost else lost}]",
     ]
 
 
-def _untouched(wanted: Wanted) -> list[str]:
+def _in_main_grad(wanted: Wanted) -> list[str]:
     """Which experts have rows, and still their prefill; one without tokens rightly keeps it."""
     case = wanted.case
     reached = [i for i in range(case.num_gemms) if any(case.splits(k)[i] for k in range(case.microbatches))]
     busy = [i for i in reached if not frozen(case, i)]
-    packed = case.single_grouped_weight
-    each = "weights[0].main_grad" if packed else "[p.main_grad for p in weights]"
+    whose = wanted.parameters
+    each = f"{whose}[0].main_grad" if case.single_grouped_weight else f"[p.main_grad for p in {whose}]"
     only = "" if len(busy) == case.num_gemms else f"i in {busy} and "
+    nonfinite = wanted.failure.outcome is Outcome.NONFINITE
+    lost = "not held.isfinite().all()" if nonfinite else f"(held == {_PREFILL}).all()"
     return [
-        "for i, p in enumerate(weights):",
+        f"for i, p in enumerate({whose}):",
         f'    main_grad = "still {_PREFILL}" if (p.main_grad == {_PREFILL}).all() else "written"',
-        '    print(f"weight {i}: .grad", "None" if p.grad is None else "set", "and main_grad", main_grad)',
-        f"missing = [i for i, held in enumerate({each}) if {only}(held == {_PREFILL}).all()]",
+        f'    print(f"{wanted.parameter} {{i}}:", "no .grad," if p.grad is None else ".grad,", "main_grad", main_grad)',
+        f"wrong = [i for i, held in enumerate({each}) if {only}{lost}]",
     ]
 
 
-def _ending(role: str, of: str) -> list[str]:
-    listed = f': {of} {{missing}}"' if of else '"'
-    return [f'print(f"{FAULT} {role} is missing{listed} if missing else "ok")']
+def _ending(wanted: Wanted, of: str) -> list[str]:
+    outcome, words = wanted.failure.outcome, "is missing"
+    if outcome is Outcome.NONFINITE:
+        words = "is not finite"
+    elif outcome is Outcome.MISPLACED:
+        words = "is not where it must be"
+    said = f"{wanted.failure.role} {words}"
+    listed = f": {'experts' if wanted.into_main_grad else of} {{wrong}}" if of else ""
+    return [f'print(f"{FAULT} {said}{listed}" if wrong else "ok")']

@@ -6,7 +6,7 @@ from gradcheck_cli.records.due import is_first, overwriting_at_all
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving
 from gradcheck_cli.reproduce.driving import OVERWRITTEN, indented
-from gradcheck_cli.reproduce.recipes import Recipe
+from gradcheck_cli.reproduce.recipe import Recipe
 from gradcheck_cli.reproduce.wanted import Wanted
 
 PREFILL = {"integers": 3.0, "large integers": 257.0, "scaled integers": 3.0, "normal": 3.0}  # 257 is none of bf16's

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gradcheck_cli.records.roles import is_chain, roles_of
 from gradcheck_cli.reproduce import driving, flags, presence, right
 from gradcheck_cli.reproduce.driving import indented
-from gradcheck_cli.reproduce.recipes import DTYPES, Recipe
+from gradcheck_cli.reproduce.recipe import DTYPES, Recipe
 from gradcheck_cli.reproduce.wanted import FAULT, LARGE, MOST_LINES, SMALL, Unscriptable, Wanted
 
 STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dtype}, largest {t.abs().max():.4g}"'
@@ -17,6 +18,12 @@ def body(wanted: Wanted, recipe: Recipe) -> list[str]:
     failure = wanted.failure
     if failure.role == "case" and not failure.outcome.no_end:
         raise Unscriptable(f"{failure} is about the whole case, and not about one gradient")
+    if failure.role not in ("case", *roles_of(wanted.case)):
+        raise Unscriptable(f"{failure}: {wanted.case} has no such gradient")
+    if is_chain(wanted.case) and wanted.compares and wanted.data != "presence":
+        raise Unscriptable(
+            f"{failure}: of what has gone through an activation a few lines have neither value nor bound"
+        )
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
         raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:
@@ -85,11 +92,13 @@ def _attached(wanted: Wanted) -> list[str]:
 def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
     """Forward, backward and backward_dw; on a device an exception is there once it is waited for."""
     case, power = wanted.case, wanted.power("x")
-    x = f"(draw(sum(splits), K){power})" if power else "draw(sum(splits), K)"
-    g = f"(draw(sum(splits), N){wanted.power('g')})" if power else "draw(sum(splits), N)"
+    x, g = "draw(sum(splits), K)", f"draw(sum(splits), {'K' if is_chain(case) else 'N'})"
+    if power:
+        x, g = f"({x}{power})", f"({g}{wanted.power('g')})"
     before, after = flags.around(wanted)
     waited = ["torch.cuda.synchronize()"] if wanted.failure.outcome.no_end and wanted.device == "cuda" else []
     lines = [*before, f"x = {driving.x_of(case, x)}"]
+    lines += recipe.each
     expanded = case.grad_output == "expanded"
     if not expanded:
         lines.append(f"g = {driving.grad_output_of(case, g, padded=False)}")
@@ -105,7 +114,7 @@ def _told(wanted: Wanted) -> list[str]:
         return ['print("ok: it has come to its end")']
     lines = []
     if wanted.looks_at_attributes:
-        said, of = flags.wrong(wanted).words, {"bgrad": "biases", "dgrad": "in"}.get(role, "weights")
+        said, of = flags.wrong(wanted).words, "in" if role == "dgrad" else wanted.parameters
         lines += flags.looked_at(wanted)
     elif role in ("wgrad", "bgrad"):
         differs = right.differs(wanted, "found[i]", "expected[i]", right.at_once(wanted))
@@ -125,10 +134,12 @@ def _states(wanted: Wanted) -> list[str]:
     if wanted.failure.outcome.no_end or (wanted.compares and wanted.failure.role in ("fprop", "dgrad")):
         return []
     lines = ['print("input.grad:", state(x.grad))'] if sum(wanted.case.splits(wanted.case.microbatches - 1)) else []
-    main_grad = ', "main_grad", state(p.main_grad)'
-    main_grad += ', "added:", p.grad_added_to_main_grad' if wanted.case.grad_added_to_main_grad == "attached" else ""
-    each = f'print(f"weight {{i}}: .grad", state(p.grad){main_grad if wanted.attaches_main_grad else ""})'
-    return [*lines, "for i, p in enumerate(weights):", f"    {each}"]
+    main_grad = ""
+    if wanted.attaches_main_grad and wanted.parameters != "biases":
+        flag = ', "added:", p.grad_added_to_main_grad' if wanted.case.grad_added_to_main_grad == "attached" else ""
+        main_grad = f', "main_grad", state(p.main_grad){flag}'
+    each = f'print(f"{wanted.parameter} {{i}}: .grad", state(p.grad){main_grad})'
+    return [*lines, f"for i, p in enumerate({wanted.parameters}):", f"    {each}"]
 
 
 def _found(wanted: Wanted) -> str:

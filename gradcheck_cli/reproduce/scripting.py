@@ -10,6 +10,7 @@ import msgspec
 
 from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.roles import CHAIN, is_chain
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.reproduce.execute import shows
 from gradcheck_cli.reproduce.wanted import MOST_LINES, Data, Unscriptable, kinds
@@ -104,7 +105,7 @@ def _believed(trial: Trial, case: Case, passing: Sequence[Case], headers: Header
 
 def control(case: Case) -> Case:
     """The same case of a layer that is right: a script that it does not pass shows nothing."""
-    return msgspec.structs.replace(case, provider="torch", api="loop", path="auto")
+    return msgspec.structs.replace(case, provider="torch", api=CHAIN if is_chain(case) else "loop", path="auto")
 
 
 def _headed(tried: Scripted, headers: Headers) -> Scripted:

@@ -9,7 +9,7 @@ from gradcheck_cli.records.verdict import Outcome
 
 # Values of axes, what the field says of tensors, the names of the libraries, and the marks themselves.
 _FIELD = """
-auto legacy native random expanded bf16 fp16 fp32 fp64 module op loop grouped_mm case cases slot role
+auto legacy native random expanded bf16 fp16 fp32 fp64 module op op_mlp loop grouped_mm case cases slot role
 axis axes value values main_grad grad input inputs weight weights tensor matrix output outputs buffer
 forward backward expert experts token tokens bound error exact cpu cuda te torch gradcheck python
 transformer_engine cublas cublaslt cudnn nccl triton driver nvidia linear GroupedLinear

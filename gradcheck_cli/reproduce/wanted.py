@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.roles import WEIGHTS, is_chain
 from gradcheck_cli.records.verdict import Outcome
 
 MOST_LINES = 40
@@ -49,6 +50,17 @@ class Wanted(NamedTuple):
         return not self.looks_at_attributes and not self.failure.outcome.no_end
 
     @property
+    def parameters(self) -> str:
+        """The list of those whose gradient it is, of a gradient that is no parameter's the weights."""
+        return {"bgrad": "biases", "wgrad_fc2": "weights_fc2"}.get(self.failure.role, "weights")
+
+    @property
+    def parameter(self) -> str:
+        """What one of them is called."""
+        names = {"biases": "bias", "weights_fc2": "weight of fc2"}
+        return names.get(self.parameters, "weight of fc1" if is_chain(self.case) else "weight")
+
+    @property
     def attaches_main_grad(self) -> bool:
         """Whether the weights need one for the failure to show."""
         role, said = self.failure.role, self.failure.diagnosis
@@ -58,7 +70,7 @@ class Wanted(NamedTuple):
     @property
     def into_main_grad(self) -> bool:
         """Whether what is compared is a weight gradient added to main_grad."""
-        return self.failure.role == "wgrad" and self.case.fuse_wgrad_accumulation
+        return self.failure.role in WEIGHTS and self.case.fuse_wgrad_accumulation
 
     @property
     def held_in(self) -> str:
@@ -86,7 +98,10 @@ class Wanted(NamedTuple):
 
 def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
     """The data to try, in order; presence first, where a buffer that must hold the gradient is None or untouched."""
-    fused = case.fuse_wgrad_accumulation and failure.role == "wgrad"
+    fused = case.fuse_wgrad_accumulation and failure.role in WEIGHTS
     absent = failure.diagnosis == ("untouched" if fused else "none")
-    missing = failure.outcome is Outcome.MISSING and failure.role in ("dgrad", "wgrad", "bgrad") and absent
+    missing = failure.outcome is Outcome.MISSING and failure.role not in ("case", "fprop") and absent
+    if is_chain(case):  # it is judged on random data alone as well
+        seen = missing or failure.outcome in (Outcome.MISPLACED, Outcome.NONFINITE)
+        return ("presence",) if seen else ("normal",)
     return ("presence", *KINDS) if missing else KINDS
