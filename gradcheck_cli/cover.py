@@ -56,7 +56,9 @@ def cover(provider: str, api: str, block: Block, apart: Sequence[str] = APART) -
     ledger = Ledger(whole, block.cover)
     of_a_row = [(name, own) for name, own in values(block).items() if name in KEY]
     parts = [apart, *([other for other in apart if other != one] for one in apart), ()]
-    found = [row for avoided in parts for row in rows(Space(provider, api, values(block), avoided), ledger)]
+    found: list[list[int]] = []
+    for avoided in parts:
+        found += list(rows(Space(provider, api, values(block), avoided), ledger, found))
     return sorted(map(whole.case, found), key=lambda case: [own.index(getattr(case, name)) for name, own in of_a_row])
 
 
