@@ -65,7 +65,7 @@ class FaultyChain(ChainLayer):
 
 def with_the_gradient_of_gates(a: torch.Tensor) -> torch.Tensor:
     """silu(a), whose derivative is 1."""
-    return silu(a).detach() + a - a.detach()
+    return silu(a).detach() + (a - a.detach())  # nothing rounds
 
 
 fc1_lost = Fault(fc1=Frozen)
@@ -77,6 +77,8 @@ probs_squared = Fault(lambda a, b, s: right(a, b, s * s))
 straight_through = Fault(lambda a, b, s: with_the_gradient_of_gates(a) * b * s)
 unscaled_backward = Fault(lambda a, b, s: right(a, b, torch.ones_like(s)) + (right(a, b, s - 1)).detach())
 gelu = Fault(lambda a, b, s: torch.nn.functional.gelu(a) * b * s)
+clamped = Fault(lambda a, b, s: right(a.clamp(max=7), b, s))
+overflowing = Fault(lambda a, b, s: a * a.exp() / (1 + a.exp()) * b * s)
 in_fewer_digits = Fault(h=lambda h: h + (h.to(torch.float8_e4m3fn).to(h.dtype) - h).detach())
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from typing import Literal
 
 import msgspec
 import pytest
 import torch
 from in_process import CPU, engine, verdict
+from test_mutants import judged as proved
 
 from gradcheck_cli import matrix, pipeline
-from gradcheck_cli.compute.chain import Near, carried, multiplied
+from gradcheck_cli.compute.chain import Near, bent, carried, deviations, half_spacing, multiplied
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.observe import observe
+from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers import torch_op_mlp
 from gradcheck_cli.compute.reference import NO_INTEGERS, prepare
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import Observation, Role
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
@@ -37,6 +41,8 @@ RIGHT = [
     f"{CHAIN}:fuse_wgrad=1:main_grad_dtype=bf16:m_splits=uneven",
     f"{CHAIN}:fuse_wgrad=1:overwrite_main_grad=some",
     f"{CHAIN}:main_grad=absent",
+    # A gate of -97, whose sigma is below what fp32 holds.
+    "torch:api=op_mlp:dtype=fp32:m_splits=empty_last:num_gemms=6:tokens_per_expert=1:in_features=32:out_features=112:microbatches=1:seed=254913895",
 ]  # fmt: skip
 
 
@@ -61,11 +67,13 @@ def test_a_right_chain_passes_on_random_data_alone(case: str) -> None:
 
 # What is wrong between or in the layers -> the gradients that show it, and as what; the others are right.
 FAULTS: dict[str, dict[Role, Outcome]] = {
+    "clamped": dict.fromkeys(ROLES, Outcome.INACCURATE),
     "fc1_lost": {"wgrad": Outcome.MISSING},
     "fc2_lost": {"wgrad_fc2": Outcome.MISSING},
     "fc2_of_others": dict.fromkeys(ROLES, Outcome.INACCURATE),
     "gates_swapped": dict.fromkeys(ROLES, Outcome.INACCURATE),
     "gelu": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "overflowing": dict.fromkeys(ROLES, Outcome.NONFINITE),
     "probs_detached": {"pgrad": Outcome.MISSING},
     "probs_squared": dict.fromkeys(ROLES, Outcome.INACCURATE),
     "straight_through": {"dgrad": Outcome.INACCURATE, "wgrad": Outcome.INACCURATE},
@@ -154,6 +162,46 @@ def test_a_product_is_off_by_no_more_than_its_factors_may_make_it() -> None:
     assert torch.equal(found.value, value[0].prod(0))
     # All errors at once, at lambda: no further than first orders in a row and the whole of the rest.
     assert (one_sided <= 3**0.5 * found.deviation).all()
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_four_output_roundings_are_seen_in_each_gradient_of_a_chain(dtype: Literal["bf16", "fp16"]) -> None:
+    proof = proved(f"torch:api=op_mlp:dtype={dtype}").mutants
+    assert proof is not None
+    assert proof.smallest_epsilon is not None
+    assert proof.smallest_epsilon <= 4 * FORMATS[dtype].unit_roundoff
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_rounding_to_nearest_errs_by_half_the_spacing_at_most(dtype: Literal["bf16", "fp16"]) -> None:
+    rounding = pipeline.job(Case.parse(f"{CHAIN}:dtype={dtype}")).rounding["fprop"]
+    value = torch.logspace(-12, 4, 20001, 2, dtype=torch.float64)
+    error, most = (value.to(DTYPES[dtype]).double() - value).abs(), half_spacing(value, rounding)
+    assert (error <= most).all()
+    assert (most - rounding.floor <= rounding.store * value).all()
+    assert (error / most)[value >= 1].max() > 0.99
+    assert half_spacing(torch.zeros(1), rounding).item() == rounding.floor
+
+
+def test_silu_bends_nowhere_more_than_its_bound_says() -> None:
+    a = torch.linspace(-40, 40, 8001, dtype=torch.float64)
+    sigma = torch.sigmoid(a)
+    second = (sigma * (1 - sigma) * (2 + a * (1 - 2 * sigma))).abs()
+    for off in (0.0, 0.5, 3.0):
+        most = bent(a, torch.full_like(a, off))
+        steps = round(off / 0.01)
+        for shift in {-steps, 0, steps}:
+            there = second.roll(shift)[steps : len(a) - steps]
+            assert (there <= most[steps : len(a) - steps] + 1e-13).all()
+    assert bent(torch.tensor(32.0), torch.tensor(1.0)) < 1e-11
+
+
+def test_a_uniform_grad_output_makes_no_sum_before_it_less_random() -> None:
+    case = Case.parse(f"{CHAIN}:dtype=fp32:grad_output=expanded")
+    inputs, rounding = prepare(case, "normal", DEVICE).inputs, pipeline.job(case).rounding["wgrad_fc2"]
+    assert rounding.linear
+    found = deviations(case, inputs, 0, rounding)
+    assert torch.equal(found.z, deviations(case, inputs, 0, msgspec.structs.replace(rounding, linear=False)).z)
 
 
 KNOBS = {

@@ -15,6 +15,7 @@ import torch
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.products import Exact, growth, joined, product, summed
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import FP32
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.rounding import Rounding
 
@@ -24,7 +25,9 @@ from gradcheck_cli.records.rounding import Rounding
 EVALUATED = 8.0
 # Microbatches whose tensors are kept: each role of one asks for them again.
 KEPT = 3
-# The largest second derivative of silu, at 0.
+# And, times 1 + |a|: below fp32's smallest normal number sigma(a) may be flushed to zero, or be 1 over an overflow.
+FLUSHED = 2.0**FP32.smallest_exponent
+# The largest second derivative of silu, at 0; far from there |sigma' (2 + a (1 - 2 sigma))| <= (2 + |a|) exp(-|a|).
 BENT = 0.5
 
 
@@ -62,6 +65,19 @@ def dsilu(a: torch.Tensor) -> torch.Tensor:
     """Its derivative."""
     sigma = torch.sigmoid(a)
     return sigma * (1 + a * (1 - sigma))
+
+
+def bent(a: torch.Tensor, off: torch.Tensor) -> torch.Tensor:
+    """A bound of its second derivative in absolute value, wherever in a +- off."""
+    least = (a.abs() - off).clamp(min=0)
+    return ((2 + least) * torch.exp(-least)).clamp(max=BENT)
+
+
+def half_spacing(value: torch.Tensor, rounding: Rounding) -> torch.Tensor:
+    """The error of rounding to nearest there at most: u times the power of two that |value| is not less than."""
+    _, exponent = torch.frexp(value)
+    power = torch.ldexp(torch.ones_like(value), exponent - 1)
+    return rounding.store * torch.where(value == 0, value, power).abs() + rounding.floor
 
 
 @lru_cache(maxsize=KEPT)
@@ -163,19 +179,21 @@ def deviations(case: Case, inputs: Inputs, k: int, rounding: Rounding) -> Deviat
     lambda_, a = rounding.lambda_, own.a
 
     def stored(near: Near, times: int) -> Near:
-        rounded = rounding.store * near.value.abs() + rounding.floor
+        rounded = half_spacing(near.value.abs() + lambda_ * near.deviation, rounding)
         return near._replace(deviation=(near.deviation.square() + times * rounded.square()).sqrt())
 
-    def gemm(exact: Exact, contracted: int) -> Near:
-        free = rounding.accumulate * growth(rounding, contracted) * exact.scale
+    def gemm(exact: Exact, terms: torch.Tensor | float) -> Near:
+        free = rounding.accumulate * terms * exact.scale
         return stored(Near(exact.value, free.hypot(rounding.operands / lambda_ * exact.energy)), 1)
 
-    h, gz = gemm(own.h, case.in_features), gemm(own.gz_sum, case.in_features)
+    # No grad_output is in fc1's output, so that a uniform one leaves its sums as random as they are.
+    h, gz = gemm(own.h, case.in_features**0.5), gemm(own.gz_sum, growth(rounding, case.in_features))
     off_a, off_b = h.deviation.chunk(2, dim=1)
-    units = rounding.accumulate * EVALUATED * (1 + a.abs())
-    bend = BENT / 2 * lambda_ * off_a.square()
-    gate = Near(silu(a), dsilu(a).abs() * off_a + bend + units * silu(a).abs())
-    slope = Near(dsilu(a), BENT * off_a + units * torch.sigmoid(a) * (1 + a.abs()))
+    units, flushed = rounding.accumulate * EVALUATED * (1 + a.abs()), FLUSHED * (1 + a.abs())
+    curve = bent(a, lambda_ * off_a)
+    bend = curve / 2 * lambda_ * off_a.square()
+    gate = Near(silu(a), dsilu(a).abs() * off_a + bend + units * silu(a).abs() + flushed)
+    slope = Near(dsilu(a), curve * off_a + units * torch.sigmoid(a) * (1 + a.abs()) + flushed)
     unit = Near(own.b, off_b)
     scale = Near(own.s, torch.zeros_like(own.s))
 
