@@ -164,6 +164,28 @@ def test_a_product_is_off_by_no_more_than_its_factors_may_make_it() -> None:
     assert (one_sided <= 3**0.5 * found.deviation).all()
 
 
+# In which some fault changes a right gradient by no more than roundings do.
+SMALL = (
+    "m_splits=181,195:in_features=1:out_features=2:microbatches=1:seed=297699221",
+    "m_splits=0,0,12:in_features=1:out_features=5:seed=300959953",
+    "m_splits=15,1,39,0:in_features=2:out_features=7:microbatches=3:fuse_wgrad=1:grad_output=expanded:seed=489078108",
+)
+
+
+@pytest.mark.parametrize("small", SMALL)
+def test_a_fault_that_drowns_in_a_chains_roundings_is_not_put_into_it(small: str) -> None:
+    found = proved(f"torch:api=op_mlp:{small}")
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+def test_a_bound_that_is_too_wide_is_still_shown_to_be() -> None:
+    case = Case.parse("torch:api=op_mlp:num_gemms=2")
+    job = pipeline.job(case, "fast")
+    wide = {role: msgspec.structs.replace(one, accumulate=1.0) for role, one in job.rounding.items()}
+    found = conclude(case, engine(job.target).run(msgspec.structs.replace(job, rounding=wide)), CPU)
+    assert found.outcome is Outcome.VACUOUS
+
+
 @pytest.mark.parametrize("dtype", ("bf16", "fp16"))
 def test_four_output_roundings_are_seen_in_each_gradient_of_a_chain(dtype: Literal["bf16", "fp16"]) -> None:
     proof = proved(f"torch:api=op_mlp:dtype={dtype}").mutants

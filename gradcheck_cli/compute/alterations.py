@@ -19,6 +19,10 @@ from gradcheck_cli.records.due import due, dummy_of, overwriting, paired
 from gradcheck_cli.records.observation import Buffer
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 
+# Roundings of sum |a||b|. A right gradient of a chain is within lambda = 4 times two of them or so of what is expected
+# (`judge/bounds.py`, under "carried"), and what was found may be off by as much the other way.
+DROWNED = 16.0
+
 
 class Altered(NamedTuple):
     """One expert's part of one buffer, as a mutant has it."""
@@ -44,9 +48,10 @@ def of_a_value(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held
     """The step of this microbatch exchanged for the altered one, in the dtype that was found."""
     own = stage.found[stage.due].experts
     for expert, step in VALUES[mutant.fault.name].altered(stage.scene).items():
-        tensor = own[expert].tensor
-        if tensor is not None:
-            exchanged = tensor.double() + (step - stage.scene.parts[expert])
+        tensor, change = own[expert].tensor, step - stage.scene.parts[expert]
+        asked = mutant.fault.required and is_chain(stage.job.case)
+        if tensor is not None and not (asked and drowned(stage, expert, change)):
+            exchanged = tensor.double() + change
             yield stage.due, expert, replace(own[expert], tensor=exchanged.to(tensor.dtype))
 
 
@@ -128,6 +133,20 @@ def alike(held: Held, before: Held) -> bool:
     if held.tensor is None or before.tensor is None:
         return held.tensor is before.tensor
     return torch.equal(held.tensor, before.tensor)
+
+
+def drowned(stage: Stage, expert: int, change: torch.Tensor) -> bool:
+    """Whether a change is nowhere larger than roundings, which random data alone cannot tell it from.
+
+    Measured by what is summed and not by the bound, so that a bound which is too wide is still seen to be.
+    """
+    rounding, by_token = stage.job.rounding[stage.role], stage.role in BY_TOKEN
+    steps = stage.reference.roles[stage.microbatch : stage.microbatch + 1] if by_token else stage.reference.roles
+    scale = torch.stack([step[stage.role].scale for step in steps]).sum(0)
+    held = scale if by_token else scale + stage.reference.inputs.prefill_of(stage.role).double().abs()
+    limit = DROWNED * (rounding.store * scale + (0.0 if by_token else rounding.buffer * held))
+    own = limit[stage.rows(expert)] if by_token else limit[expert]
+    return bool((change.abs() <= own.reshape(change.shape)).all())
 
 
 def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:
