@@ -25,7 +25,7 @@ from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.observation import INFINITE, ROLES
 from gradcheck_cli.records.report import Opened, Report, Started, tally
 from gradcheck_cli.records.roles import OF_A_CHAIN
-from gradcheck_cli.records.verdict import Margin, Outcome, Verdict
+from gradcheck_cli.records.verdict import Margin, Mutants, Outcome, Verdict
 from gradcheck_cli.reporters import csv_pandas, formats, junit, markdown, picture, report_json
 from gradcheck_cli.reporters.console import ConsoleReporter
 from gradcheck_cli.reporters.everyone import Everyone
@@ -38,7 +38,7 @@ from gradcheck_cli.reporters.progress import BarReporter, PlainReporter
 from gradcheck_cli.reporters.protocol import Reporter, Silent
 from gradcheck_cli.reporters.read import journal, read
 from gradcheck_cli.reporters.standard_output import PatientOutput
-from gradcheck_cli.reporters.summary import environment_line, floor, headline, percent, reproducer, title
+from gradcheck_cli.reporters.summary import environment_line, floor, headline, percent, proof, reproducer, title
 
 REPORTS: dict[str, Callable[[], Report]] = {
     "the seed": samples.seed,
@@ -731,6 +731,16 @@ def test_a_run_that_ends_here_and_one_that_ended_long_ago_are_told_apart(tmp_pat
     tell(formats.of_run([], tmp_path, console, quiet=True), samples.seed())
     assert _written(console).endswith("\nexit code 1: findings · 12.5 s\n")
     assert shown(samples.seed()).endswith("\nthe run's exit code was 1: findings · it took 12.5 s\n")
+
+
+def test_steps_of_the_ladder_that_no_one_sees_are_told_apart_from_faults() -> None:
+    def proved(*survived: str) -> str:
+        mutants = Mutants(killed=9, of=9 + len(survived), survived=list(survived))
+        return proof([samples.verdict("torch:api=loop", mutants=mutants)])
+
+    assert proved() == "9 of 9 faults put into 1 passed case were seen"
+    measured = "9 of 11 faults put into 1 passed case were seen; 1 of the others are steps of epsilon_*, a measure and"
+    assert proved("wgrad_epsilon_1", "wgrad_doubled").startswith(measured)
 
 
 def test_quiet_prints_the_table_and_the_summary_alone(tmp_path: Path) -> None:

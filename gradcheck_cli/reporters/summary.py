@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
+from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.coverage import Covered, Pairs
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.report import Report, Run, Tally
@@ -69,7 +70,10 @@ def proof(verdicts: Sequence[Verdict]) -> str:
     killed, of = sum(one.killed for one in proved), sum(one.of for one in proved)
     if not of:
         return "no faults were put into what passed: nothing proves that they would have been seen"
-    return f"{killed} of {of} faults put into {len(proved)} passed case{'' if len(proved) == 1 else 's'} were seen"
+    steps = sum(MUTANTS[name].fault.roundings > 0 for one in proved for name in one.survived if name in MUTANTS)
+    others = f"; {steps} of the others are steps of epsilon_*, a measure and no failure" if steps else ""
+    cases = f"{len(proved)} passed case{'' if len(proved) == 1 else 's'}"
+    return f"{killed} of {of} faults put into {cases} were seen{others}"
 
 
 def known(verdicts: Sequence[Verdict]) -> str:
