@@ -254,3 +254,40 @@ def test_a_fused_bound_allows_the_later_use_first() -> None:
     held = accumulated(case, rounding, [Exact(one, one.abs(), one.abs()) for one in (p, q)], -p, rounds_first=False)
     assert held.fixed is not None
     assert float(held.fixed) / rounding.buffer == 256 + 1.5 + 257.5 + 1.5
+
+
+class AtOnce(LoopLayer):
+    """A layer that computes the wgrad of both uses in one GEMM, in fp32, with the second backward_dw()."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self.waiting: list[tuple[torch.Tensor, ...]] = []
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        y = super().forward(x, m_splits)
+        y.register_hook(lambda g: self.waiting.append((*x.detach().split(m_splits), *g.split(m_splits))))
+        return y
+
+    @torch.no_grad()
+    def backward_dw(self) -> None:
+        if len(self.waiting) < 2:
+            return
+        for i, weight in enumerate(self._weights):
+            x, g = (torch.cat([use[j] for use in self.waiting]).float() for j in (i, i + self.experts))
+            grad = (g.T @ x).to(weight.dtype)
+            weight.grad = grad if weight.grad is None else weight.grad + grad
+        self.waiting.clear()
+
+
+def at_once(case: Case, device: torch.device) -> AtOnce:
+    return AtOnce(case, device)
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16"))
+def test_one_gemm_for_both_uses_rounds_less_and_is_as_right(dtype: str) -> None:
+    case = Case.parse(
+        f"torch:api=loop:tied_weights=1:delay_wgrad_compute=1:m_splits=31,24:dtype={dtype}:in_features=40:out_features=24:microbatches=4"
+    )
+    job = msgspec.structs.replace(pipeline.job(case), target="test_tied:at_once")
+    found = conclude(case, engine(job.target).run(job), CPU)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])

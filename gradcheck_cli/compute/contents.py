@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from gradcheck_cli.compute.chain import carried
-from gradcheck_cli.compute.orders import Add, in_any_order, orders
+from gradcheck_cli.compute.orders import Add, at_once, in_any_order, orders
 from gradcheck_cli.compute.products import Exact, growth
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Reference
@@ -129,6 +129,10 @@ def _summed(
     # Hopper. Else nothing rounded but the end is as right, whoever was to round.
     narrow = main_grad and case.main_grad_dtype != "fp32"
     others += sums(lambda sum_, new: held(sum_ + held(new))) if narrow else [held(whole)]
+    if case.tied_weights:  # one GEMM for both uses, in which nothing rounds between them
+        both = [as_stored(case, one) if rounds_first else one for one in at_once(case, [step.value for step in steps])]
+        others += [reduce(lambda sum_, new: held(sum_ + new), both, start)]
+        others += [reduce(lambda sum_, new: held(sum_ + held(new)), both, start)] if narrow else []
     return Content(first, otherwise=tuple(others))
 
 

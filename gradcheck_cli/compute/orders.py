@@ -42,6 +42,11 @@ def in_any_order(
     return [reduce(add, sums, start), *reached]
 
 
+def at_once(case: Case, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The sum of the uses of each step, unrounded, as one GEMM over the tokens of both makes it."""
+    return [reduce(torch.add, [values[k] for k in order]) for order, *_ in orders(case, len(values))]
+
+
 def distinct(several: torch.Tensor) -> torch.Tensor:
     """Of each element its different values, along the first dimension; where others have more, the largest again."""
     ordered = several.sort(0).values
