@@ -2,8 +2,8 @@
 
 To write a cover takes covertable (https://covertable.walkframe.com), which development has; to use one takes nothing.
 allpairspy 2.5.1 takes earlier rows as well, but ends at the first row that holds nothing new: of te:api=module, axes of
-many values first, it left 55 of 3,747 pairs. Started anew after a row for each that it leaves, it took 115 rows in place
-of 85. coverwise 1.6.1 gives up on our constraints ("search budget exceeded").
+many values first, it left 55 of 3,747 pairs. Started anew after a row for each that it leaves, it took 115 rows in
+place of 85. coverwise 1.6.1 gives up on our constraints ("search budget exceeded").
 """
 
 from __future__ import annotations
