@@ -147,9 +147,10 @@ def test_the_issue_names_the_api_the_condition_and_what_is_wrong(run: Path) -> N
     assert "`torch.nn.functional.linear per expert`: all gradients are right, in 2 cases" in text
     assert "`grad_output=expanded` means: `y.sum().backward()`" in text
     assert f"It is of the smallest case that was found to fail like `{RED}`" in text
-    for file, case in (("variant.py", ":bias=1"), ("contrast.py", "torch:api=loop")):
+    for file, case in (("variant.py", "torch:api=grouped_mm:num_gemms=2"), ("contrast.py", "torch:api=loop")):
         told = next(line for line in text.splitlines() if line.startswith(f"`{file}`"))
         assert case in told
+        assert ("grad_output=expanded" in told) == (file == "contrast.py")  # the variant is the nearest cause
         assert told.endswith("It passes 3 of 3.")
 
 

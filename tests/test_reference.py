@@ -178,12 +178,12 @@ def run_in_spite_of(error: Exception, where: str) -> None:
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"gradcheck_cli.compute.engine.{where}", fail)
+        patch.setattr(f"gradcheck_cli.compute.{where}", fail)
         job = pipeline.job(KEPT)
         engine(job.target).run(job)
 
 
-@pytest.mark.parametrize("where", ("prepare", "contents", "measure"))
+@pytest.mark.parametrize("where", ("engine.prepare", "stage.contents", "engine.measure"))
 @pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
 def test_a_reference_that_finds_no_memory_ends_the_run_and_is_no_word_on_the_candidate(
     error: Exception, where: str
@@ -196,7 +196,7 @@ def test_a_reference_that_finds_no_memory_ends_the_run_and_is_no_word_on_the_can
 @pytest.mark.parametrize("error", (RuntimeError("shapes disagree"), KeyError("memory")), ids=["runtime", "key"])
 def test_any_other_failure_of_the_reference_stays_what_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as ended:
-        run_in_spite_of(error, "prepare")
+        run_in_spite_of(error, "engine.prepare")
     assert ended.value is error
 
 

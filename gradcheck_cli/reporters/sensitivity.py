@@ -35,6 +35,8 @@ def show(found: Sensitivity, console: Console) -> None:
         console.print(Text(problem, style="bold red"), soft_wrap=True)
     ended = sum(one.seen for one in found.endings)
     faults = f"{found.killed} of {found.of} faults seen in {found.cases} of {found.asked} cases"
+    if steps := found.of - found.killed - len(found.survived):
+        console.print(Text(f"{steps} faults that were not seen are steps of epsilon_*, a measure and no failure"))
     told = f"{faults} · {ended} of {len(found.endings)} endings told · {found.seconds:.1f} s"
     console.print(Text(told, style="bold green" if found.green else "bold red"))
 
