@@ -45,17 +45,18 @@ class Hypotheses:
         size = float(value.norm())
         distances = dict(poisoned(raw, found, value, size))
         found = torch.where(found.isfinite(), found, 0.0)
-        for name, wrong in self.fixed(expert, found):
-            distances[name] = relative(float((found - wrong).norm()), size)
-        for name, wrong in self.without_a_token(expert, found):
-            distances[name] = relative(float((found - wrong).norm()), size)
-        families = (self.shifted, self.of_others, self.shortened, self.without_a_use)
+        alone = (*self.fixed(expert, found), *self.without_a_token(expert, found))
         # A row of pgrad is no product with a weight.
-        for family in families[: 1 if self.role == "pgrad" else None]:
-            away = {name: (found - wrong).norm() for name, wrong in family(expert)}
-            norms = torch.stack(list(away.values())).tolist() if away else []  # one transfer from the device
-            nearest = min(zip(norms, away, strict=True), key=lambda one: one[0], default=None)
-            distances |= {nearest[1]: relative(nearest[0], size)} if nearest else {}
+        products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use)
+        families = (self.shifted, *products)
+        groups = [[(name, (found - wrong).norm())] for name, wrong in alone]
+        groups += [[(name, (found - wrong).norm()) for name, wrong in family(expert)] for family in families]
+        # One transfer from the device for all of them.
+        norms = iter(torch.stack([norm for group in groups for _, norm in group]).tolist())
+        for group in groups:
+            away = {name: next(norms) for name, _ in group}
+            for name in sorted(away, key=lambda one: away[one])[:1]:
+                distances[name] = relative(away[name], size)
         return distances
 
     def start(self, expert: int) -> torch.Tensor:
