@@ -89,12 +89,12 @@ def test_a_layer_that_raises_proves_nothing_and_is_told_apart() -> None:
 def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     lost = Seen(fault="doubled", cites="J3", summary="twice as large", killed={"exact": 0}, of={"exact": 2})
     blind = Smallest(dtype="bf16", fill="normal", best=1, worst=3, gradients=4, blind=1)
-    show(
-        Sensitivity(
-            asked=3, cases=2, passed=1, killed=3, of=5, survived=["wgrad_doubled in X"], seen=[lost], smallest=[blind]
-        ),
-        open_console(),
+    wider = Smallest(dtype="bf16", fill="normal", chain=True, best=2, worst=32, gradients=4)
+    unseen = ["wgrad_doubled in X"]
+    found = Sensitivity(
+        asked=3, cases=2, passed=1, killed=3, of=5, survived=unseen, seen=[lost], smallest=[blind, wider]
     )
+    show(found, open_console())
     printed = capsys.readouterr().out
     for words in (
         "0/2",
@@ -102,9 +102,11 @@ def test_the_table_says_what_was_not_seen(capsys: pytest.CaptureFixture[str]) ->
         "1 of 2 cases did not pass",
         "3 of 5 faults seen in 2 of 3 cases",
         "1 more cases ended before",
+        "1 faults that were not seen are steps of epsilon_*",
     ):
         assert words in printed
-    assert "1 to 3, of 1 of 4 none" in printed
+    ladder = [line.split() for line in printed.splitlines() if line.strip().startswith("bf16")]
+    assert [(line[0], "".join(line[-3:])) for line in ladder] == [("bf16", "of4none"), ("bf16,", "2to32")]
 
 
 # A few cases with a place for every fault.

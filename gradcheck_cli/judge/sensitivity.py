@@ -12,6 +12,7 @@ from gradcheck_cli.records.battery import FAULTS, MUTANTS, Mutant
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import FILLS, Fill, Observation, Role
+from gradcheck_cli.records.roles import is_chain
 from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
@@ -23,7 +24,7 @@ class Tally:
         self.verdicts: list[Verdict] = []
         self.of: Counter[tuple[str, Fill]] = Counter()
         self.killed: Counter[tuple[str, Fill]] = Counter()
-        self.seen_from: dict[tuple[DtypeName, Fill], list[int]] = {}  # one entry for each gradient of each case
+        self.seen_from: dict[tuple[DtypeName, bool, Fill], list[int]] = {}  # one entry for each gradient of each case
 
     def add(self, case: Case, seen: Observation, verdict: Verdict) -> None:
         """Count one case; what did not run has nothing to be altered."""
@@ -36,7 +37,8 @@ class Tally:
                 self.killed[name] += killed
                 if mutant.fault.roundings:
                     steps.setdefault(mutant.role, {})[mutant.fault.roundings] = killed
-            self.seen_from.setdefault((case.dtype, channel.fill), []).extend(map(_seen_from, steps.values()))
+            of = (case.dtype, is_chain(case), channel.fill)
+            self.seen_from.setdefault(of, []).extend(map(_seen_from, steps.values()))
 
     def told(self, endings: list[Ended], seconds: float) -> Sensitivity:
         """All of it as a record."""
@@ -67,9 +69,7 @@ class Tally:
                 )
                 for fault in FAULTS
             ],
-            smallest=[
-                _smallest(dtype, fill, found) for (dtype, fill), found in sorted(self.seen_from.items()) if found
-            ],
+            smallest=[_smallest(*of, found) for of, found in sorted(self.seen_from.items()) if found],
             endings=endings,
             seconds=seconds,
         )
@@ -95,11 +95,12 @@ def _seen_from(steps: dict[int, bool]) -> int:
     return first
 
 
-def _smallest(dtype: DtypeName, fill: Fill, found: list[int]) -> Smallest:
+def _smallest(dtype: DtypeName, chain: bool, fill: Fill, found: list[int]) -> Smallest:  # noqa: FBT001
     seen = [step for step in found if step]
     return Smallest(
         dtype=dtype,
         fill=fill,
+        chain=chain,
         best=min(seen, default=0),
         worst=max(seen, default=0),
         gradients=len(found),

@@ -23,6 +23,7 @@ class Smallest(Record, frozen=True, kw_only=True):
 
     dtype: DtypeName
     fill: Fill
+    chain: bool = False  # of two layers with an activation between them, which rounds what the second is given
     best: int  # of the gradient of which the smallest is seen
     worst: int  # of the one of which least is seen
     gradients: int  # one for each role of each case

@@ -97,10 +97,10 @@ def _ladder(smallest: list[Smallest]) -> Table:
     table.add_column("roundoff", justify="right")
     for fill in FILLS:
         table.add_column(DATA[fill].removesuffix(" data"), justify="right")
-    for dtype in dict.fromkeys(one.dtype for one in smallest):
-        cells = {one.fill: _range(one) for one in smallest if one.dtype == dtype}
-        roundoff = f"{FORMATS[dtype].unit_roundoff:.1e}"
-        table.add_row(dtype, roundoff, *(cells.get(fill, Text("-", style="dim")) for fill in FILLS))
+    for chain, dtype in sorted({(one.chain, one.dtype) for one in smallest}):
+        cells = {one.fill: _range(one) for one in smallest if (one.chain, one.dtype) == (chain, dtype)}
+        head = f"{dtype}, chains" if chain else dtype, f"{FORMATS[dtype].unit_roundoff:.1e}"
+        table.add_row(*head, *(cells.get(fill, Text("-", style="dim")) for fill in FILLS))
     return table
 
 
