@@ -36,10 +36,10 @@ class Again:
 def forked(script: str, timeout: float) -> Ran:
     """What comes of it in a new fork."""
     with tempfile.TemporaryDirectory() as folder:
-        file, output = Path(folder, "script.py"), Path(folder, "output")
+        file, output, code = Path(folder, "script.py"), Path(folder, "output"), Path(folder, "code")
         file.write_text(script, "utf-8")
         output.touch()
-        process = FORKS.Process(target=_run, args=(str(file), str(output)))
+        process = FORKS.Process(target=_run, args=(str(file), str(output), str(code)))
         process.start()
         process.join(timeout)
         late = process.exitcode is None
@@ -47,12 +47,22 @@ def forked(script: str, timeout: float) -> Ran:
             process.kill()
             process.join()
         said = output.read_text("utf-8").strip()
-    return came_of(process.exitcode or 0, said, f"did not end within {timeout:g} s" if late else "")
+        # Two threads that look after their children at once may each take the other's exit code for lost.
+        ended = int(code.read_text("utf-8")) if code.exists() else process.exitcode or 0
+    return came_of(ended, said, f"did not end within {timeout:g} s" if late else "")
 
 
-def _run(file: str, output: str) -> None:
+def _run(file: str, output: str, code: str) -> None:
     for stream in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_APPEND), stream)
     os.chdir(Path(file).parent)
     sys.argv = [file]
-    runpy.run_path(file, run_name="__main__")
+    ended = 1
+    try:
+        runpy.run_path(file, run_name="__main__")
+        ended = 0
+    except SystemExit as end:
+        ended = int(end.code or 0) if isinstance(end.code, int | None) else 1
+        raise
+    finally:
+        Path(code).write_text(str(ended), "utf-8")

@@ -224,7 +224,7 @@ def test_the_runs_of_the_seeds_matrix() -> None:
     assert (done.code, counted(done)) == (
         1,
         {
-            ("coverage lost", "op fp32", "PASSED", "REFUSED"): 2,
+            ("coverage lost", "op_mlp fp32", "PASSED", "REFUSED"): 2,
             ("outcome", "module bf16", "MISSING", "REFUSED"): 2,
             ("outcome", "module fp32", "MISSING", "REFUSED"): 2,
         },
