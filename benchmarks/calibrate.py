@@ -82,17 +82,19 @@ class Calibration(Record, frozen=True, kw_only=True):
     classes: dict[str, dict[str, Spread]]  # dtype role fused|unfused grad_output -> figure -> its distribution
 
 
-def cases(provider: str, count: int, seed: int, *, chain: bool = False) -> list[Case]:
-    """As many random cases, the same for the same seed; of single layers, or of the chain."""
+def cases(provider: str, count: int, seed: int, *, chain: bool = False, expanded: bool = False) -> list[Case]:
+    """As many random cases, the same for the same seed; of single layers, or of the chain; or of one grad_output."""
     drawn = random.Random(seed)  # noqa: S311  nothing is kept secret
     apis = [api for api in plugins.candidate(provider).apis if (api == CHAIN) is chain]
-    return [random_case(drawn, provider, apis) for _ in range(count)]
+    return [random_case(drawn, provider, apis, expanded=expanded) for _ in range(count)]
 
 
-def random_case(drawn: random.Random, provider: str, apis: list[str]) -> Case:
-    """One point anywhere in the matrix of a provider, among those that are quick."""
+def random_case(drawn: random.Random, provider: str, apis: list[str], *, expanded: bool) -> Case:
+    """One point anywhere in the matrix of a provider, or where grad_output is expanded, among those that are quick."""
     while True:
         case = any_case(drawn, provider, apis)
+        if expanded and case.grad_output != "expanded":
+            continue
         if case.num_gemms * case.in_features * case.out_features * case.microbatches <= MOST_ELEMENTS:
             return case
 
@@ -138,8 +140,9 @@ def measured(options: argparse.Namespace) -> Calibration:
 
     engine = Engine(options.device, list(plugins.candidate(options.provider).apis.values()))
     where, began = engine.environment(), time.perf_counter()
-    mine = shard(cases(options.provider, options.cases, options.seed, chain=options.chain), options.shard)
-    who = f"{options.provider}{' chain' * options.chain}"
+    whole = cases(options.provider, options.cases, options.seed, chain=options.chain, expanded=options.expanded)
+    mine = shard(whole, options.shard)
+    who = f"{options.provider}{' chain' * options.chain}{' expanded' * options.expanded}"
     outcomes: Counter[str] = Counter()
     alarms: list[Alarm] = []
     values: Values = {}
@@ -283,6 +286,7 @@ def main() -> None:
     parser.add_argument("--provider", default="torch", choices=list(plugins.candidates()))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--chain", action="store_true", help="op_mlp in place of single layers")
+    parser.add_argument("--expanded", action="store_true", help="cases of grad_output=expanded alone")
     parser.add_argument("--shard", default="1/1", metavar="I/N")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("--output", type=Path, metavar="FILE.json")

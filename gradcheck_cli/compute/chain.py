@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.products import Exact, growth, joined, product, summed
+from gradcheck_cli.compute.products import Exact, joined, product, summed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FP32
 from gradcheck_cli.records.observation import Role
@@ -156,7 +156,7 @@ def carried(case: Case, inputs: Inputs, k: int, role: Role, rounding: Rounding) 
         return seen.pgrad.square().sum(1, keepdim=True).sqrt()
     if role == "wgrad_fc2":
         return over_tokens(fc2.grad_output.square(), seen.z.square()).sqrt()
-    if role == "wgrad" and rounding.linear:
+    if role == "wgrad" and case.grad_output == "expanded":
         # Each token of an expert has the same gz, and so the same error of it.
         same = [rows.amax(0) if len(rows) else rows.sum(0) for rows in seen.gz.split(splits)]
         shared = torch.stack([each.repeat(2)[:, None] for each in same]) * over_tokens(seen.dh_by_gz, fc1.x).abs()
@@ -182,12 +182,11 @@ def deviations(case: Case, inputs: Inputs, k: int, rounding: Rounding) -> Deviat
         rounded = half_spacing(near.value.abs() + lambda_ * near.deviation, rounding)
         return near._replace(deviation=(near.deviation.square() + times * rounded.square()).sqrt())
 
-    def gemm(exact: Exact, terms: torch.Tensor | float) -> Near:
-        free = rounding.accumulate * terms * exact.scale
+    def gemm(exact: Exact) -> Near:
+        free = rounding.accumulate * case.in_features**0.5 * exact.scale
         return stored(Near(exact.value, free.hypot(rounding.operands / lambda_ * exact.energy)), 1)
 
-    # No grad_output is in fc1's output, so that a uniform one leaves its sums as random as they are.
-    h, gz = gemm(own.h, case.in_features**0.5), gemm(own.gz_sum, growth(rounding, case.in_features))
+    h, gz = gemm(own.h), gemm(own.gz_sum)
     off_a, off_b = h.deviation.chunk(2, dim=1)
     units, flushed = rounding.accumulate * EVALUATED * (1 + a.abs()), FLUSHED * (1 + a.abs())
     curve = bent(a, lambda_ * off_a)

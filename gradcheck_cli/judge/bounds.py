@@ -17,8 +17,9 @@ accumulate  Accumulator: gamma = n u / (1 - n u) at worst (ASNA, sec. 3.1); lamb
             16-bit operands, whose products fp32 holds exactly, accumulate in fp32 on every path. Tensor cores cut off
             where they add (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ
             Comput. Sci. 7, 2021), which is no error of mean zero; measured, their sums stay near lambda = 1.
-linear      Data of one sign or without randomness, as under grad_output=expanded, need not have errors of mean zero: n
-            replaces sqrt(n). LAMBDA n u is more than the worst case n u / (1 - n u) while n u < 3/4.
+linear      Terms of one sign or without randomness, as those of bgrad under grad_output=expanded, need not have errors
+            of mean zero: n replaces sqrt(n). LAMBDA n u is more than the worst case n u / (1 - n u) while n u < 3/4.
+            In the other sums a uniform grad_output multiplies random weights or x, whose errors have mean zero.
 operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) with |d_i|, |e_i| <= 2^-11, of mean zero
             and independent, add up like sqrt(sum a_i^2 b_i^2) (Hoeffding's inequality, as in Higham and Mary).
 buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype times the new partial sum (ASNA,
@@ -53,8 +54,8 @@ from gradcheck_cli.records.rounding import Rounding
 # 2 exp(-LAMBDA^2 / 2) is 7e-4 for the weakest statement of the theorem, which assumes errors as large as they can be;
 # over 20,800 random cases on a CPU right sums need 1.3 at most, over 2,139 on an H200 0.7 (reports/calibration). Chains
 # need 3.0 over 700 on a CPU in 16 bits, where most is carried, and 0.4 in fp32. Output rounding and the buffers reach
-# 1.0 of their terms there, TF32 0.73. Where growth is linear, right sums need 1.0, and 0.05 on the H200: slack there,
-# and kept, since an addition that cuts off errs by 2 u, and n of them by 2 n u.
+# 1.0 of their terms there, TF32 0.73. Where growth is linear, what is summed are ones, which need nothing; kept for a
+# sum that is cut off at each addition, which errs by 2 n u.
 LAMBDA = 4.0
 
 # Both operands of a TF32 product are rounded: |error| <= 2 TF32_LAMBDA u_in sqrt(sum a^2 b^2). Simulated for n = 256 to
@@ -91,7 +92,7 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
             floor=stored.half_subnormal,
             buffer=FORMATS[case.main_grad_dtype].unit_roundoff if fused else stored.unit_roundoff,
             accumulate=FP32.unit_roundoff,
-            linear=uniform and role != "fprop",
+            linear=uniform and role == "bgrad",
             operands=2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 and role != "bgrad" else 0.0,
             lambda_=LAMBDA,
             rounds_before_adding=hook or not fused,

@@ -19,7 +19,7 @@ class Rounding(Record, frozen=True, kw_only=True):
     floor: float  # half the smallest subnormal of that dtype
     buffer: float  # unit roundoff of the buffer that microbatches meet in; 0 where nothing is added
     accumulate: float  # unit roundoff of the accumulator
-    linear: bool  # growth(n) is n (worst case) instead of sqrt(n) (mean-zero errors)
+    linear: bool  # growth(n) is n (worst case, as of terms of one sign) instead of sqrt(n) (mean-zero errors)
     operands: float  # TF32 input rounding, its own factor included; 0 where operands are exact
     lambda_: float
     rounds_before_adding: bool  # each microbatch is rounded to `store` before it meets the buffer
