@@ -247,7 +247,7 @@ HELD = {
     "device": "- GPU model: NVIDIA H200 (sm_90)\n",
     "contrast": "`te.ops.GroupedLinear` with `single_grouped_weight=True`: all gradients are right, in 18 cases",
     "gradcheck": "Written by gradcheck 0.1.0: the harness that ran this",
-    "again": "`gradcheck run --provider te --mutants all --matrix core --format table",
+    "again": "`gradcheck run --provider te --matrix core --mutants all --format table",
 }
 # Words of gradcheck's own, which say nothing to those who have never seen it; and marks that are copied along.
 OURS = ("MISSING", "REFUSED", "(none)", "untouched", "prefill", "exact data", "err/bound", "microbatch 0", "\\_", "\\[")

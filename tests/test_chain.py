@@ -13,7 +13,7 @@ from in_process import CPU, engine, verdict
 from test_mutants import judged as proved
 
 from gradcheck_cli import matrix, pipeline
-from gradcheck_cli.compute.chain import Near, bent, carried, deviations, half_spacing, multiplied
+from gradcheck_cli.compute.chain import Near, bent, carried, half_spacing, multiplied
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.observe import observe
 from gradcheck_cli.compute.provider import DTYPES

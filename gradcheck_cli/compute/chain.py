@@ -17,14 +17,15 @@ from gradcheck_cli.compute.products import Exact, joined, product, summed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FP32
 from gradcheck_cli.records.observation import Role
+from gradcheck_cli.records.roles import WEIGHTS
 from gradcheck_cli.records.rounding import Rounding
 
 # Between a tensor in fp32 and silu or its derivative of it: |error| <= this + this times |a|, in units of fp32's
 # roundoff. CUDA's __expf errs by 2 + 1.173 |a| units in the last place, of two roundoffs each, at most (CUDA C++
 # Programming Guide, "Mathematical Functions", Intrinsic Functions); what follows it rounds a few times more.
 EVALUATED = 8.0
-# Microbatches whose tensors are kept: each role of one asks for them again.
-KEPT = 3
+# Microbatches whose tensors are kept: each role asks for all of them again, and each expert of a wrong one.
+KEPT = 8
 # And, times 1 + |a|: below fp32's smallest normal number sigma(a) may be flushed to zero, or be 1 over an overflow.
 FLUSHED = 2.0**FP32.smallest_exponent
 # The largest second derivative of silu, at 0; far from there |sigma' (2 + a (1 - 2 sigma))| <= (2 + |a|) exp(-|a|).
@@ -98,18 +99,23 @@ def _by_expert(case: Case, k: int, rows: torch.Tensor, matrices: torch.Tensor) -
 
 
 def linear(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
-    """The layer of the chain that a role is a product of; pgrad is one of neither, and is given fc2."""
+    """The layer of the chain that a role is a product of, as given; pgrad is one of neither, and is given fc2."""
     assert inputs.weight_fc2 is not None  # noqa: S101  a chain's inputs have it
     own = between(case, inputs, k)
     if role in ("dgrad", "wgrad"):
-        return Linear(inputs.x[k].double(), inputs.weight.double(), own.dh)
-    return Linear(own.z, inputs.weight_fc2.double(), inputs.grad_output[k].double())
+        return Linear(inputs.x[k], inputs.weight, own.dh)
+    return Linear(own.z, inputs.weight_fc2, inputs.grad_output[k])
+
+
+def in_fp64(given: Linear) -> Linear:
+    """The same operands in fp64."""
+    return Linear(*(tensor.double() for tensor in given))
 
 
 def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
     """All roles of microbatch k."""
     own, splits = between(case, inputs, k), list(case.splits(k))
-    fc1, fc2 = linear(case, inputs, k, "wgrad"), linear(case, inputs, k, "wgrad_fc2")
+    fc1, fc2 = (in_fp64(linear(case, inputs, k, role)) for role in WEIGHTS)
 
     def wgrad(of: Linear) -> Exact:
         pairs = zip(of.grad_output.split(splits), of.x.split(splits), strict=True)
@@ -146,7 +152,7 @@ class Deviations(NamedTuple):
 def carried(case: Case, inputs: Inputs, k: int, role: Role, rounding: Rounding) -> torch.Tensor:
     """The deviation of a role of microbatch k that its operands' own roundings lead to, of the role's shape."""
     seen = deviations(case, inputs, k, msgspec.structs.replace(rounding, buffer=0.0, rounds_before_adding=False))
-    fc1, fc2 = linear(case, inputs, k, "wgrad"), linear(case, inputs, k, "wgrad_fc2")
+    fc1, fc2 = (in_fp64(linear(case, inputs, k, of)) for of in WEIGHTS)
     splits = list(case.splits(k))
 
     def over_tokens(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """wgrad MISSING (none): fails 3 of 3, the variant with single_grouped_weight=0 passes 3 of 3.
-te:api=module:single_grouped_weight=1:num_gemms=1:tokens_per_expert=1:in_features=1:out_features=1:microbatches=1
+te:api=module:single_grouped_weight=1:num_gemms=2:tokens_per_expert=4:in_features=16:out_features=32:microbatches=1
 Written and run by gradcheck 0.1.0: NVIDIA H200 (sm_90) · torch 2.11.0+cu130 · transformer_engine 2.17.1 · cuda 13.0 · cublaslt 13.5.1 · cudnn 9.14.0 · driver 580.159.04 · python 3.12.3."""
 import os
 os.environ["NVTE_GROUPED_LINEAR_SINGLE_PARAM"] = "1"
@@ -7,25 +7,19 @@ import sys
 import torch
 import transformer_engine.pytorch as te
 
-G, K, N, DTYPE, DEVICE = 1, 1, 1, torch.bfloat16, "cuda"
-SPLITS = [[1]]  # tokens of each expert, by microbatch
 torch.manual_seed(0)
-def draw(*shape): return torch.randint(-2, 3, shape, device=DEVICE).to(DTYPE)
-layer = te.GroupedLinear(G, K, N, bias=False, params_dtype=DTYPE, device=DEVICE, single_grouped_weight=True)
+layer = te.GroupedLinear(
+    num_gemms=2, in_features=16, out_features=32, bias=False, params_dtype=torch.bfloat16,
+    device="cuda", single_grouped_weight=True,
+)
 weights = [layer.weight]
-expected = torch.full((G, N, K), 0.0, device=DEVICE, dtype=torch.float64)
-for splits in SPLITS:
-    x = draw(sum(splits), K).requires_grad_()
-    g = draw(sum(splits), N)
-    y = layer(x, splits)
-    y.backward(g)
-    for i, (xi, gi) in enumerate(zip(x.detach().double().split(splits), g.double().split(splits))):
-        expected[i] += gi.T @ xi
-def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dtype}, largest {t.abs().max():.4g}"
-print("input.grad:", state(x.grad))
+x = torch.randn(8, 16, dtype=torch.bfloat16, device="cuda").requires_grad_()
+y = layer(x, [4, 4])
+y.backward(torch.randn_like(y))
+
+print("input.grad:", "None" if x.grad is None else "arrived")
 for i, p in enumerate(weights):
-    print(f"weight {i}: .grad", state(p.grad))
-found = [None] * G if weights[0].grad is None else list(weights[0].grad)
-wrong = [i for i in range(G) if found[i] is None or not torch.equal(found[i].double(), expected[i])]
-print("FAULT: wgrad is not what it must be: experts" if wrong else "ok", wrong or "")
+    print(f"weight {i}: .grad", "None" if p.grad is None else "arrived")
+wrong = [i for i, p in enumerate(weights) if p.grad is None]
+print(f"FAULT: wgrad is missing: weights {wrong}" if wrong else "ok")
 sys.exit(bool(wrong))
