@@ -80,6 +80,11 @@ _CHAIN = (
         "how x lies is tried with te:api=op, whose forward a chain calls",
     ),
     _of_one_layer(
+        "chain-has-no-recipe",
+        ("recipe",),
+        "what quantisation leaves of a chain is random, and its bound is not worked out yet",
+    ),
+    _of_one_layer(
         "chain-takes-no-such-argument",
         ("path", "is_first_microbatch", "save_original_input"),
         "a chain takes no such argument, and chooses its path by itself",
@@ -88,6 +93,28 @@ _CHAIN = (
 
 CONSTRAINTS = (
     *_CHAIN,
+    Constraint(
+        name="recipe-needs-a-quantiser",
+        why="of what is built in, te and torch:api=loop know recipes; ask for recipe=none",
+        rejects=lambda case: case.recipe != "none" and case.provider in ("torch", "faults") and case.api != "loop",
+        about=(("recipe",),),
+    ),
+    Constraint(
+        name="nvfp4-loses-something",
+        why="NVFP4 rotates its operands and rounds at random: no data passes through it unchanged, and a bound of what "
+        "it leaves is not worked out yet; ask for recipe=MXFP8",
+        rejects=lambda case: case.recipe == "NVFP4",
+        about=(("recipe",),),
+    ),
+    Constraint(
+        name="uniform-grad-output-has-a-scale",
+        why="the largest of ones makes no power of two of a scale that is a quotient, so that quantisation rounds; ask "
+        "for grad_output=random, or another recipe",
+        rejects=lambda case: (
+            case.grad_output == "expanded" and case.recipe in ("DelayedScaling", "Float8CurrentScaling")
+        ),
+        about=(("recipe", "grad_output"),),
+    ),
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",

@@ -78,6 +78,8 @@ straight_through = Fault(lambda a, b, s: with_the_gradient_of_gates(a) * b * s)
 unscaled_backward = Fault(lambda a, b, s: right(a, b, torch.ones_like(s)) + (right(a, b, s - 1)).detach())
 gelu = Fault(lambda a, b, s: torch.nn.functional.gelu(a) * b * s)
 clamped = Fault(lambda a, b, s: right(a.clamp(max=7), b, s))
+units_clamped = Fault(lambda a, b, s: right(a, b.clamp(-7, 7), s))
+probs_clamped = Fault(lambda a, b, s: right(a, b, s.clamp(max=1)))
 overflowing = Fault(lambda a, b, s: a * a.exp() / (1 + a.exp()) * b * s)
 in_fewer_digits = Fault(h=lambda h: h + (h.to(torch.float8_e4m3fn).to(h.dtype) - h).detach())
 

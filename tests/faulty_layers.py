@@ -13,7 +13,9 @@ import torch
 
 from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
+from gradcheck_cli.compute.providers.torch_quantised import E4M3, Along, Kind, Quantiser, block_scales, rounded
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.recipe import Recipe
 
 # A fault gets the right tensor and the layer (`microbatch`, `splits`), and gives a wrong one.
 Alter = Callable[[torch.Tensor, "FaultyLayer"], torch.Tensor]
@@ -994,3 +996,122 @@ class ViewsMainGrad(LoopLayer):
         for weight in self._weights:
             weight.main_grad = weight.main_grad.view(weight.shape)
         return super().forward(x, m_splits)
+
+
+class SpoilsEarlierOutput(LoopLayer):
+    """The right layer, whose every forward overwrites the output of the one before, as one static buffer does."""
+
+    before: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        if self.before is not None:
+            self.before.detach().zero_()
+        self.before = super().forward(x, m_splits)
+        return self.before
+
+
+class QuantisedOtherwise(LoopLayer):
+    """The right layer, with another quantiser where its case has one."""
+
+    kind: type[Quantiser] = Quantiser
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        if self.quantiser:
+            self.quantiser = self.kind(self.quantiser.recipe)
+
+
+class OneUnitOff(Quantiser):
+    """One element of each x is off by one unit in the last place of E4M3."""
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """Right but for one."""
+        found = super().through(tensor, kind, expert, along).contiguous()
+        if kind == "x" and found.numel():
+            at = int(found.abs().argmax())
+            _, exponent = torch.frexp(found.view(-1)[at])
+            found.view(-1)[at] -= torch.ldexp(torch.ones(()), exponent - 4)
+        return found
+
+
+class OfAnother(Quantiser):
+    """Each x is dequantised with the scale of the expert before, where that is known."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe)
+        self.seen: dict[int, torch.Tensor] = {}
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """Right of the first expert."""
+        found = super().through(tensor, kind, expert, along)
+        if kind != "x" or not found.numel():
+            return found
+        self.seen[expert] = found.abs().max()
+        other = max((one for one in self.seen if one < expert), default=expert)
+        return found * (self.seen[other] / self.seen[expert])
+
+
+class TooLarge(Quantiser):
+    """A scale of twice the size, so that the largest elements saturate."""
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """Right of small elements."""
+        values = tensor.float()
+        if not values.numel():
+            return values
+        to = self.format(kind)
+        return rounded(values, 2 * torch.finfo(to).max / values.abs().max(), to)
+
+
+class OfAnotherBlock(Quantiser):
+    """Each block of x is dequantised with the scale of the next one along its rows."""
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """Right of blocks whose neighbours have the same scale."""
+        found = super().through(tensor, kind, expert, along)
+        if kind != "x" or along != "rows" or not found.numel():
+            return found
+        blocks = found.view(len(found), 1, -1, 32)
+        scales = block_scales(blocks, E4M3)
+        return (blocks * scales / scales.roll(1, 2)).view(found.shape)
+
+
+class OneUnitInFP8(QuantisedOtherwise):
+    """One unit in the last place of an FP8 operand."""
+
+    kind = OneUnitOff
+
+
+class ScaleOfAnother(QuantisedOtherwise):
+    """One expert's scale used for another."""
+
+    kind = OfAnother
+
+
+class ScaleTooLarge(QuantisedOtherwise):
+    """A wrong scale."""
+
+    kind = TooLarge
+
+
+class ScalesOfOtherBlocks(QuantisedOtherwise):
+    """Scales of other blocks."""
+
+    kind = OfAnotherBlock
+
+
+class ForgetsTheRecipe(LoopLayer):
+    """A layer that multiplies unquantised operands."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self.quantiser = None
+
+
+class SilentOfItsRecipe(LoopLayer):
+    """The right layer, which does not say what it did."""
+
+    def effective(self) -> dict[str, str | int]:
+        """All but the recipe."""
+        return {name: value for name, value in super().effective().items() if name != "recipe"}

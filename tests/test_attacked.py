@@ -63,6 +63,16 @@ def test_what_was_lent_in_an_earlier_microbatch_is_still_looked_at(name: str) ->
     assert finding.why.startswith(f"expected {name} of microbatch 0 to hold what the candidate was given")
 
 
+def test_an_output_stays_as_it_was_until_its_backward() -> None:
+    tied = ":tied_weights=1:microbatches="
+    told = [("forward", 1, "output of microbatch 0"), ("forward", 3, "output of microbatch 2")]
+    assert disturbed("SpoilsEarlierOutput", f"{tied}4") == told
+    (finding,) = unexpected(verdict(f"{SHAPE}{tied}2", "SpoilsEarlierOutput"))
+    assert "expected the output of microbatch 0 to stay as the forward left it until its backward" in finding.why
+    # An output whose backward is over is nobody's any more.
+    assert disturbed("SpoilsEarlierOutput") == []
+
+
 def test_what_is_changed_is_told_once() -> None:
     assert disturbed("moves_a_weight") == [("backward", 0, "memory of weight[4]")]
 

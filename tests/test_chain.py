@@ -68,6 +68,8 @@ def test_a_right_chain_passes_on_random_data_alone(case: str) -> None:
 # What is wrong between or in the layers -> the gradients that show it, and as what; the others are right.
 FAULTS: dict[str, dict[Role, Outcome]] = {
     "clamped": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "units_clamped": dict.fromkeys(ROLES, Outcome.INACCURATE),
+    "probs_clamped": dict.fromkeys(ROLES, Outcome.INACCURATE),
     "fc1_lost": {"wgrad": Outcome.MISSING},
     "fc2_lost": {"wgrad_fc2": Outcome.MISSING},
     "fc2_of_others": dict.fromkeys(ROLES, Outcome.INACCURATE),
@@ -225,6 +227,7 @@ KNOBS = {
     "padded_tail=zero": "chain-has-no-tail",
     "input_layout=offset": "chain-input-is-contiguous",
     "path=native": "chain-takes-no-such-argument",
+    "recipe=MXFP8": "chain-has-no-recipe",
 }
 
 

@@ -17,6 +17,7 @@ from gradcheck_cli.matrix_file import Axis, Block
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.recipe import RECIPES
 from gradcheck_cli.reporters.folding import KEY
 from gradcheck_cli.reporters.read import read
 
@@ -181,6 +182,7 @@ def test_a_group_of_axes_is_enough_to_be_rejected_for() -> None:
     for _ in range(3000):
         provider, api = drawn.choice(LAYERS)
         axes = {name: drawn.choice(own) for name, own in VALUES.items()}
+        axes["recipe"] = drawn.choice(("none", *RECIPES))
         case = Case(provider=provider, api=api, **axes)
         for rule in CONSTRAINTS:
             alone = [

@@ -22,6 +22,8 @@ from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 # Roundings of sum |a||b|. A right gradient of a chain is within lambda = 4 times two of them or so of what is expected
 # (`judge/bounds.py`, under "carried"), and what was found may be off by as much the other way.
 DROWNED = 16.0
+# Of a single layer: what was found may be off by each of its roundings, and what is right is told to as many.
+TWO_ROUNDINGS = 2.0
 
 
 class Altered(NamedTuple):
@@ -49,7 +51,7 @@ def of_a_value(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held
     own = stage.found[stage.due].experts
     for expert, step in VALUES[mutant.fault.name].altered(stage.scene).items():
         tensor, change = own[expert].tensor, step - stage.scene.parts[expert]
-        asked = mutant.fault.required and is_chain(stage.job.case)
+        asked = mutant.fault.required and stage.reference.fill == "normal"
         if tensor is not None and not (asked and drowned(stage, expert, change)):
             exchanged = tensor.double() + change
             yield stage.due, expert, replace(own[expert], tensor=exchanged.to(tensor.dtype))
@@ -138,8 +140,10 @@ def alike(held: Held, before: Held) -> bool:
 def drowned(stage: Stage, expert: int, change: torch.Tensor) -> bool:
     """Whether a change is nowhere larger than roundings, which random data alone cannot tell it from.
 
-    Measured by what is summed and not by the bound, so that a bound which is too wide is still seen to be.
+    Measured by what is summed, or stored, and not by the bound, so that a bound which is too wide is still seen to be.
     """
+    if not is_chain(stage.job.case):
+        return bool((change.abs() <= TWO_ROUNDINGS * stored(stage, expert).reshape(change.shape)).all())
     rounding, by_token = stage.job.rounding[stage.role], stage.role in BY_TOKEN
     steps = stage.reference.roles[stage.microbatch : stage.microbatch + 1] if by_token else stage.reference.roles
     scale = torch.stack([step[stage.role].scale for step in steps]).sum(0)
@@ -147,6 +151,19 @@ def drowned(stage: Stage, expert: int, change: torch.Tensor) -> bool:
     limit = DROWNED * (rounding.store * scale + (0.0 if by_token else rounding.buffer * held))
     own = limit[stage.rows(expert)] if by_token else limit[expert]
     return bool((change.abs() <= own.reshape(change.shape)).all())
+
+
+def stored(stage: Stage, expert: int) -> torch.Tensor:
+    """What an expert's right results are rounded by, one rounding for each that is stored: in fp64, of their shape."""
+    rounding = stage.job.rounding[stage.role]
+    if stage.role in BY_TOKEN:
+        return rounding.store * stage.steps[-1][expert].abs()
+    steps = torch.stack([step[expert] for step in stage.steps])
+    sums = steps.cumsum(0)
+    if stage.due == "main_grad":
+        sums = sums + stage.reference.inputs.prefill_of(stage.role)[expert].double()
+    each = rounding.store * steps.abs().sum(0) if rounding.rounds_before_adding else 0.0
+    return each + rounding.buffer * sums.abs().sum(0)
 
 
 def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:

@@ -19,6 +19,7 @@ from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial, warned, words
 from gradcheck_cli.errors import HarnessError
+from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import (
@@ -100,7 +101,7 @@ class Engine:
             as_asked = as_built.items() <= case.axes().items()
             for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill) if as_asked else ():
                 # A layer that does not say which path it took has not said that it took the one asked for.
-                unsaid: dict[str, str | int] = {} if case.path == "auto" else {"path": "unknown"}
+                unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case), "unknown")
                 with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):
                     note(effective, {**unsaid, **layer.effective(), **layout(layer)})
                 stages = staged(job, reference, k, found)

@@ -13,6 +13,7 @@ from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import Fill, Role
+from gradcheck_cli.records.recipe import AMAX, recipe_of
 from gradcheck_cli.records.roles import is_chain, part
 
 # Integer fills: each tensor times this power of two, so that every product is far from 1, the same of two fills on
@@ -32,9 +33,17 @@ EXPONENTS: dict[tuple[DtypeName, Fill], dict[str, int]] = {
 
 
 # Of a chain: which hidden features have wide gates, none where there are fewer than eight. N(0, 32^2) reaches 100, and
-# the factors cancel: silu(a) b w2 and the gradients of x and of the probabilities are as without them.
-EIGHTH = slice(7, None, 8)
+# the factors cancel: silu(a) b w2 and the gradients of x and of the probabilities are as without them. And which have
+# wide units, N(0, 8^2), with narrow gates.
+EIGHTH, OTHER_EIGHTH = slice(7, None, 8), slice(3, None, 8)
 WIDE, NARROW_UNITS, NARROW_FC2 = 2.0**5, 2.0**-3, 2.0**-2
+WIDE_UNITS, NARROW_GATES = 2.0**3, 2.0**-3
+# Probabilities, as a router with a scaling factor gives them.
+LEAST_PROB, MOST_PROB = 0.25, 1.25
+
+# Of a recipe: the tensors that are quantised, and how many different scales the experts of one have.
+QUANTISED = ("x", "weight", "grad_output")
+SHIFTS = 3
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,8 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
         grad_output=tuple(ready(_grad_output(case, one, (t, *part(case, "fprop")))) for t in rows),
         prefill=prefill(weight),
     )
+    if fill != "normal":
+        level(case, layer, exponents)
     if not is_chain(case):
         return layer
     second = (case.num_gemms, *part(case, "wgrad_fc2"))
@@ -104,19 +115,49 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
 
 
 def widen(weight: torch.Tensor, weight_fc2: torch.Tensor) -> None:
-    """Widen the gates of every eighth hidden feature of a chain, in place; what is made of them is as large as ever.
+    """Widen the gates of every eighth hidden feature of a chain, and the units of another eighth, in place.
 
-    Gates of unit size stay below 5: where one of 7 is cut off, or one of 88 overflows in exp(), would be invisible.
+    What is made of them is as large as ever. Gates and units of unit size stay below 5: where one of 7 is cut off, or a
+    gate of 88 overflows in exp(), would be invisible.
     """
     gates, units = weight.chunk(2, dim=1)
     gates[:, EIGHTH] *= WIDE
     units[:, EIGHTH] *= NARROW_UNITS
     weight_fc2[:, :, EIGHTH] *= NARROW_FC2
+    gates[:, OTHER_EIGHTH] *= NARROW_GATES
+    units[:, OTHER_EIGHTH] *= WIDE_UNITS
+
+
+def level(case: Case, layer: Inputs, exponents: dict[str, int]) -> None:
+    """Give each tensor that gets scales of its own such that lose nothing, and others than its neighbours', in place.
+
+    Expert i's x times 2^s, its weight and grad_output times 2^-s, s = i mod 3: fprop and wgrad are as they were, and
+    dgrad and bgrad hold smaller integers. Where a scale is a quotient one element of each has the largest magnitude
+    that makes it a power of two, its sign kept.
+    """
+    recipe = recipe_of(case)
+    if recipe is None or case.grad_output == "expanded":
+        return
+    whole = [("weight", expert, layer.weight[expert]) for expert in range(case.num_gemms)]
+    for k in range(case.microbatches):
+        for name, tensor in (("x", layer.x[k]), ("grad_output", layer.grad_output[k])):
+            whole += [
+                (name, expert, rows) for expert, rows in enumerate(tensor.split(list(case.splits(k)))) if len(rows)
+            ]
+    for name, expert, rows in whole:
+        if recipe.scale == "quotient":
+            column = (3 * expert + QUANTISED.index(name)) % rows.shape[1]
+            sign = rows[0, column].sign()
+            rows[0, column] = torch.where(sign == 0, 1, sign) * AMAX * 2.0 ** exponents.get(name, 0)
+        rows *= 2.0 ** (expert % SHIFTS if name == "x" else -(expert % SHIFTS))
 
 
 def exponents_of(case: Case, fill: Fill) -> dict[str, int]:
     """Every tensor of a case, and every result by its role, is this power of two times an integer; 0 on random data."""
     own = dict(EXPONENTS.get((case.dtype, fill), dict.fromkeys(("x", "weight", "grad_output"), 0)))
+    recipe = recipe_of(case)
+    if recipe and recipe.delayed:  # the first scale is 1
+        own = dict.fromkeys(own, 0)
     if case.grad_output == "expanded":
         own["grad_output"] = 0
     x, weight, grad_output = own.values()
@@ -131,12 +172,12 @@ def _grad_output(case: Case, one: Draw, shape: tuple[int, ...]) -> torch.Tensor:
 def normal(generator: torch.Generator) -> Draw:
     """Normal data of unit outputs: x, grad_output and bias N(0, 1), weights N(0, 1/K); |prefill| is at least 1/2.
 
-    Probabilities are uniform from 1/4 to 1, so that no token's share is lost in that of others.
+    Probabilities are uniform from 1/4 to 5/4, so that no token's share is lost in that of others.
     """
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name == "probs":
-            return 0.25 + 0.75 * torch.rand(shape, generator=generator, **PLAIN)
+            return LEAST_PROB + (MOST_PROB - LEAST_PROB) * torch.rand(shape, generator=generator, **PLAIN)
         values = torch.randn(shape, generator=generator, **PLAIN)
         if name == "weight":
             return values / math.sqrt(shape[-1])

@@ -12,6 +12,8 @@ import torch
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import BF16, FORMATS
 from gradcheck_cli.records.observation import Fill
+from gradcheck_cli.records.recipe import ACCUMULATED_EXACTLY as IN_FP8
+from gradcheck_cli.records.recipe import POWERS, recipe_of
 
 # Exact fill: integers of magnitude 1 to this. Larger ones tell more faults apart, smaller ones need less thinning.
 LARGEST = {"bf16": 2, "fp16": 8, "fp32": 64}
@@ -44,13 +46,14 @@ Draw = Callable[[str, tuple[int, ...]], torch.Tensor]
 class Integers:
     """What an integer fill draws: magnitudes 1 to `largest[tensor]`, thinned to a mean of sum |a||b| of `budget`.
 
-    The seam for other recipes: one that quantises adds its own magnitudes here, and nothing else changes.
+    `powers`: of those magnitudes only the powers of two, which a recipe's formats hold whatever the scale.
     """
 
     largest: dict[str, int]
     budget: float
     prefill_from: int  # added to the magnitudes of the prefill
     long: tuple[str, ...] = ()  # the tensors of which a few elements are `LONG`, at the places of `long`
+    powers: bool = False
 
 
 def integers_of(case: Case, fill: Fill) -> Integers:
@@ -60,12 +63,15 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     range: results cross what the dtype holds and round; in fp32, what any narrower one holds. With mean magnitudes
     x, w, g the three sums have means K x w, N w g and T x g; setting all three to B gives x^2 = B N / (K T),
     w^2 = B T / (K N), g^2 = B K / (N T).
+    Of a recipe both draw what its quantisation loses nothing of, in sums that FP8 tensor cores keep exactly.
     """
     stored = FORMATS[case.dtype]
     exact: int = stored.largest_exact_integer
     if fill == "exact":
         narrowest = min(case.dtype, case.main_grad_dtype, key=lambda one: FORMATS[one].precision)
         held = FORMATS[narrowest].largest_exact_integer
+        if recipe_of(case):
+            return Integers(dict.fromkeys(TENSORS, POWERS[-1]), min(held, IN_FP8) / 3, prefill_from=0, powers=True)
         return Integers(dict.fromkeys(TENSORS, LARGEST[narrowest]), held / 3, prefill_from=0)
     past = PAST_EXACT if case.dtype != "fp32" else SHORT_OF_EXACT
     budget, k, n, t = past * exact, case.in_features, case.out_features, busiest(case) or 1
@@ -81,6 +87,8 @@ def integers_of(case: Case, fill: Fill) -> Integers:
     held = LARGEST_BESIDE_LONG if case.dtype == "fp16" else min(exact // 2, LARGEST_OPERAND)
     largest = {name: min(max(round(2 * mean - 1), 1), held) for name, mean in means.items()}
     prefill_from = min(exact, 2 * LARGEST_OPERAND) if case.main_grad_dtype == "fp32" else 0
+    if recipe_of(case):
+        return Integers(dict.fromkeys(TENSORS, POWERS[-1]), min(budget, IN_FP8 / 2), prefill_from, powers=True)
     return Integers(largest | {"bias": largest["x"]}, budget, prefill_from, long)
 
 
@@ -95,6 +103,8 @@ def integers(case: Case, drawn: Integers, generator: torch.Generator, thinning: 
         if name == "prefill":
             return prefill(shape, drawn.prefill_from)
         magnitude = torch.randint(1, drawn.largest[name] + 1, shape, generator=generator, device="cpu")
+        if drawn.powers:
+            magnitude = torch.tensor(POWERS, device="cpu")[magnitude % len(POWERS)]
         sign = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
         kept = torch.rand(shape, generator=generator, **PLAIN) < density.get(name, 1.0)
         kept |= signature(name, shape)

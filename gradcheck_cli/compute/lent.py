@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from gradcheck_cli.compute.overlap import overlapping
 from gradcheck_cli.compute.poison import POISON
 from gradcheck_cli.records.observation import POISON_BYTES, Fill
 
@@ -127,6 +127,7 @@ class Loans:
     frozen: set[str] = field(default_factory=set)  # names of parameters without requires_grad
     given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
     dgrads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # of whom, and as it was
+    outputs: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # whose backward is to come
     handed: list[Placed] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
 
@@ -141,12 +142,17 @@ class Loans:
         if x.grad is not None:
             self.dgrads.append((f"dgrad{_of(k)}", x, x.grad.clone()))
 
+    def expect(self, y: torch.Tensor, k: int) -> None:
+        """Add the output of a microbatch, which stays as it is until its backward begins."""
+        self.outputs.append((f"output{_of(k)}", y.detach(), y.detach().clone()))
+
     def seen(self) -> Seen:
         """Everything as it is now."""
         parameters = [one for group in self.loaded for one in group.held]
         pairs = [(one.name, one.tensor.detach(), values) for one, values in self.given]
         pairs += [pair for group in self.loaded for pair in _loaded(group)]
         pairs += [(name, _grad(x), before) for name, x, before in self.dgrads]
+        pairs += self.outputs
         pairs += [pair for one in (*self.around, *(one for one, _ in self.given)) for pair in one.pairs()]
         names = [one.moved() for one in (*parameters, *self.handed)]
         # Other memory is told where main_grad itself is looked at, as another tensor is.
@@ -201,29 +207,6 @@ def _plain(parameter: torch.Tensor) -> torch.Tensor:
 
 def _grad(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(0) if x.grad is None else x.grad
-
-
-def overlapping(grads: dict[str, torch.Tensor | None]) -> list[str]:
-    """The names of gradients of which elements share their memory, with each other or with those of one before."""
-    there = {
-        name: one for name, one in grads.items() if one is not None and one.layout is torch.strided and one.numel()
-    }
-    within = [name for name, one in there.items() if _within(one)]
-    # Of views that lie interleaved, as columns of one matrix do, the ends say nothing.
-    whole = sorted((one.data_ptr(), one.nbytes, name) for name, one in there.items() if one.is_contiguous())
-    across = [name for (start, size, _), (begin, _, name) in itertools.pairwise(whole) if begin < start + size]
-    return [*within, *across]
-
-
-def _within(grad: torch.Tensor) -> bool:
-    """Whether a tensor may reach one place by two ways: a stride shorter than what the smaller strides span."""
-    span = 0
-    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
-        if size > 1:
-            if stride <= span:
-                return True
-            span += stride * (size - 1)
-    return False
 
 
 def _differ(now: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

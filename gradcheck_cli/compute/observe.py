@@ -105,6 +105,7 @@ class Trainer:
         with self._trial(f"reading the output of microbatch {k}"):
             fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
             seen = self.loans.seen()
+            self.loans.expect(y, k)
         return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k))
 
     def _scale(self, k: int) -> None:
@@ -121,6 +122,7 @@ class Trainer:
     def backward(self, step: tuple[int, ...]) -> list[After]:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
         case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
+        self.loans.outputs.clear()
         for k in step:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,16 +17,19 @@ from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
+from gradcheck_cli.records.recipe import ACCUMULATED_EXACTLY as IN_FP8
+from gradcheck_cli.records.recipe import AMAX, recipe_of
 from gradcheck_cli.records.roles import BY_TOKEN, CHAIN, is_chain, weights_of
 from gradcheck_cli.records.splits import rows_of
 
 # The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
 DATA_AXES = (
-    "dtype", "main_grad_dtype", "bias", "m_splits", "num_gemms", "tokens_per_expert", "in_features", "out_features",
-    "microbatches", "grad_output", "seed",
+    "dtype", "recipe", "main_grad_dtype", "bias", "m_splits", "num_gemms", "tokens_per_expert", "in_features",
+    "out_features", "microbatches", "grad_output", "seed",
 )  # fmt: skip
 THINNINGS = 6
 NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"
+QUANTISED = "random data would be rounded by its quantisation, and a bound of that is not worked out yet"
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
 
@@ -76,6 +80,8 @@ def _kept(case: Case, fill: Fill, device: torch.device) -> Reference:
 def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     if is_chain(case) and fill != "normal":
         return Reference(fill, draw(case, "normal", device), (), {}, 0.0, 0.0, NO_INTEGERS)
+    if recipe_of(case) and fill == "normal":
+        return Reference(fill, draw(case, fill, device), (), {}, 0.0, 0.0, QUANTISED)
     reference = compute(case, draw(case, fill, device), fill)
     for thinning in range(1, THINNINGS if fill != "normal" else 0):
         if not reference.inapplicable or (fill == "range" and reference.largest_scale <= reference.limit):
@@ -100,6 +106,7 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     in_main_grad = float((wgrad + in_units(inputs.prefill.double().abs(), exponents["prefill"])).max())
     even = unrounded(case, roles, exponents) if fill == "range" else ()
     limit, why = _argument(case, fill, even, largest, in_main_grad)
+    why = why or (_lossy(case, inputs) if fill != "normal" else "")
     return Reference(fill, inputs, roles, exponents, largest, limit, why, even)
 
 
@@ -117,10 +124,27 @@ def in_units(value: torch.Tensor, exponent: int) -> torch.Tensor:
     return value * 2.0**-exponent
 
 
+def _lossy(case: Case, inputs: Inputs) -> str:
+    """Why quantisation loses something of this data; "" where it does not: a scale is no power of two."""
+    recipe = recipe_of(case)
+    if recipe is None or recipe.scale != "quotient":
+        return ""
+    tensors = {"weight": list(inputs.weight)}
+    for name, given in (("x", inputs.x), ("grad_output", inputs.grad_output)):
+        tensors[name] = [rows for k, one in enumerate(given) for rows in one.split(list(case.splits(k))) if len(rows)]
+    for name, whole in tensors.items():
+        for largest in torch.stack([one.abs().max() for one in whole]).tolist() if whole else ():
+            if math.frexp(largest)[0] != math.frexp(AMAX)[0]:
+                return f"{name} has a largest element of {largest:.4g}: its scale in {recipe.name} is no power of two"
+    return ""
+
+
 def _argument(case: Case, fill: Fill, even: tuple[Role, ...], largest: float, in_main_grad: float) -> tuple[float, str]:
     """What the fill allows sums of |a||b| to be, and why its argument does not hold on this data; "" if it does."""
     stored = FORMATS[case.dtype]
     exact, said = stored.largest_exact_integer, f"sums of |a||b| reach {largest:.4g}"
+    if recipe_of(case) and largest > IN_FP8:
+        return IN_FP8, f"{said}, and FP8 tensor cores keep integers up to {IN_FP8:.0f} exactly"
     if fill == "normal":
         limit = stored.largest
         return limit, "" if largest <= limit else f"{said}, and the largest {case.dtype} is {limit:.3g}"

@@ -46,6 +46,10 @@ EXPECTED = {
         "another gradient, so that an optimizer works on them twice or raises",
         "elements of {} share memory",
     ),
+    "output": Expectation(
+        "expected the output{} to stay as the forward left it until its backward, bit for bit; found it changed",
+        "output{} changed",
+    ),
     "": Expectation("expected {} to hold what the candidate was given, bit for bit; found it changed", "{} changed"),
 }
 

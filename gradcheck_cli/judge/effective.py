@@ -6,6 +6,7 @@ import re
 
 from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
@@ -18,12 +19,16 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
     if fell_back(case, observation, environment):
         return None
     differs = differences(case, observation)
-    silent = case.path != "auto" and observation.ending == "finished" and "path" not in observation.effective
+    ended = observation.ending == "finished"
+    silent = [name for name in asked_of_the_forward(case) if ended and name not in observation.effective]
     if not differs and not silent:
         return None
-    said = _in_words(case, observation, differs) or f"path={case.path}, and the candidate does not say which path ran"
+    unsaid = "; ".join(
+        f"{name}={getattr(case, name)}, and the candidate does not say which {name} ran" for name in silent
+    )
+    said = _in_words(case, observation, differs) or unsaid
     warned = f" It warned: {observation.warnings[0]}" if observation.warnings else ""
-    diagnosis = differs[0] if differs else "path"
+    diagnosis = (differs or silent)[0]
     return Finding(slot="case", outcome=Outcome.NOT_THE_CASE, why=f"asked {said}.{warned}", diagnosis=diagnosis)
 
 
@@ -41,11 +46,11 @@ def fell_back(case: Case, observation: Observation, environment: Environment) ->
 def differences(case: Case, observation: Observation) -> list[str]:
     """The axes on which something else ran than was asked.
 
-    A path that is unknown because the candidate raised before it could be told is none: what it raised is told.
+    What is unknown because the candidate raised before it could be told is none: what it raised is told.
     """
     asked = case.axes()
-    cut_off = observation.raised is not None and observation.effective.get("path") == "unknown"
-    free = {"path"} if case.path == "auto" or cut_off else set()
+    cut_off = [name for name, ran in observation.effective.items() if observation.raised and ran == "unknown"]
+    free = {*cut_off, *({"path"} if case.path == "auto" else ())}
     return [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
 
 

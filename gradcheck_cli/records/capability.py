@@ -62,7 +62,7 @@ ROWS = (
     ),
     Row(
         name="module-falls-back", provider="te", api="module", since=(2, 17), before=(2, 18),
-        path=("native",), gates=("dtype", "architecture", "original"), falls_back_to="legacy",
+        path=("native",), gates=("dtype", "architecture", "original", "recipe"), falls_back_to="legacy",
     ),
     Row(
         name="module-needs-cublas", provider="te", api="module", since=(2, 17), before=(2, 18),
@@ -70,19 +70,19 @@ ROWS = (
     ),
     Row(
         name="module-falls-back", provider="te", api="module", since=(2, 18), before=(2, 19),
-        path=("native",), gates=("dtype", "architecture", "cublas", "original"), falls_back_to="legacy",
+        path=("native",), gates=("dtype", "architecture", "cublas", "original", "recipe"), falls_back_to="legacy",
     ),
     Row(
         name="module-falls-back", provider="te", api="module", since=(2, 19), packed=False,
-        path=("native",), gates=("dtype", "architecture", "cublas"), falls_back_to="legacy",
+        path=("native",), gates=("dtype", "architecture", "cublas", "recipe"), falls_back_to="legacy",
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        packed=True, path=("native",), gates=("dtype", "architecture", "cublas"), says=SINGLE,
+        packed=True, path=("native",), gates=("dtype", "architecture", "cublas", "recipe"), says=SINGLE,
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        packed=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas"),
+        packed=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas", "recipe"),
         says=r"require use_grouped_tensor=True",
     ),
     *(
@@ -99,7 +99,7 @@ ROWS = (
             ),
             Row(
                 name="op-single-weight-needs-native", provider="te", api=api, since=(2, 19), packed=True,
-                gates=("dtype", "architecture", "cublas"), says=SINGLE,
+                gates=("dtype", "architecture", "cublas", "recipe"), says=SINGLE,
             ),
         )
     ),
@@ -127,6 +127,21 @@ ROWS = (
             gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
         )
         for api in ("module", *OPS)
+    ),
+    *(
+        Row(
+            name="recipe-needs-blackwell", provider="te", api=api, since=(2, 9),
+            gates=("recipe_device",), says=r"compute capability 10\.0 or higher",
+        )
+        for api in ("module", *OPS)
+    ),
+    Row(
+        name="op-has-no-block-scaling", provider="te", api="op", since=(2, 13), before=(2, 18), gates=("recipe_op",),
+        says=r"do not support FP8 block scaling recipe", raises="NotImplementedError",
+    ),
+    Row(
+        name="original-needs-no-history", provider="te", api="module", since=(2, 9), gates=("recipe_original",),
+        says=r"DelayedScaling recipe is not supported with save_original_input", raises="ValueError",
     ),
     Row(
         name="op-freezes-all-or-none", provider="te", api="op", since=(2, 13),

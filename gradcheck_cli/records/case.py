@@ -11,7 +11,7 @@ from msgspec.structs import FieldInfo
 
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
-from gradcheck_cli.records.dtype import DtypeName
+from gradcheck_cli.records.dtype import DtypeName, RecipeName
 
 NAME = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, Meta(pattern=NAME)]
@@ -60,6 +60,9 @@ class Case(Record, frozen=True, kw_only=True):
     frozen_input: Annotated[bool, Meta(description="x asks for no gradient")] = False
     frozen_bias: Annotated[bool, Meta(description="the biases ask for no gradient")] = False
     dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"
+    recipe: Annotated[RecipeName, Meta(description="how x, weights and grad_output are quantised for each GEMM")] = (
+        "none"
+    )
     bias: bool = False
     single_grouped_bias: Annotated[bool, Meta(description="one packed (G, N) bias")] = False
     return_bias: Annotated[bool, Meta(description="the layer returns its biases, and the trainer adds them")] = False
@@ -106,7 +109,8 @@ class Case(Record, frozen=True, kw_only=True):
     def splits(self, microbatch: int = 0) -> tuple[int, ...]:
         """Tokens per expert of one microbatch."""
         first = splits.expand(self.m_splits, self.num_gemms, self.tokens_per_expert)
-        return splits.of_microbatch(first, microbatch)
+        multiple = 1 if self.recipe == "none" else splits.alignment(first)
+        return splits.of_microbatch(first, microbatch, multiple)
 
     @property
     def tail_rows(self) -> int:

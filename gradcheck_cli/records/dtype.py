@@ -7,6 +7,8 @@ from typing import Literal
 from gradcheck_cli.records.base import Record
 
 DtypeName = Literal["bf16", "fp16", "fp32"]
+# The recipes of Transformer Engine, "BlockScaling" left out of the names of the last two.
+RecipeName = Literal["none", "DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8", "NVFP4"]
 
 
 class Format(Record, frozen=True, kw_only=True):

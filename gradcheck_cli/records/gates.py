@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.gate import Gate
+from gradcheck_cli.records.recipe_gates import recipe_gates
 
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 MOST_GROUPS = 64
 HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
-
-
-class Gate(Record, frozen=True, kw_only=True):
-    """Something that closes the native grouped path: what it is here, and what would open it."""
-
-    name: str  # version, dtype, architecture, cublas, path, torch
-    found: str
-    unlock: str
-    microbatch: int = 0  # the first that it closes
 
 
 def gates(case: Case, environment: Environment) -> list[Gate]:
@@ -45,6 +37,7 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _groups_gate(case, environment),
         _tail_gate(case),
         _original_gate(case, environment),
+        *recipe_gates(case, environment),
     ]
 
 
@@ -70,9 +63,9 @@ def _architecture_gate(environment: Environment) -> Gate | None:
 
 
 def _cublas_gate(case: Case, environment: Environment) -> Gate | None:
-    """Native GEMMs need cuBLASLt 13.3, on Hopper 13.4; fp32 never gets as far as asking."""
+    """Native GEMMs need cuBLASLt 13.3, on Hopper 13.4; fp32 never gets as far as asking, and recipes ask for more."""
     needed = (13, 4) if (environment.compute_capability or (9, 0)) < (10, 0) else (13, 3)
-    if case.dtype == "fp32" or environment.version("cublaslt") >= needed:
+    if case.dtype == "fp32" or case.recipe != "none" or environment.version("cublaslt") >= needed:
         return None
     found = f"cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
     return Gate(name="cublas", found=found, unlock=f"cuBLASLt {needed[0]}.{needed[1]} or newer at run time")
@@ -142,16 +135,19 @@ def _torch_gate(environment: Environment) -> Gate | None:
 
 
 def _alignment_gate(case: Case) -> Gate | None:
-    """Rows of x, weights and outputs must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
+    """Rows of x, weights and grad_output must be multiples of 16 bytes: aten/src/ATen/native/GroupedMMUtils.h."""
     elements = 16 // (4 if case.dtype == "fp32" else 2)
-    odd = [f"{name}={size}" for name, size in _features(case).items() if size % elements]
+    # Of a grad_output that lies transposed the tokens are in its rows.
+    sizes = {"in_features": case.in_features} | (
+        {} if case.grad_output == "transposed" else {"out_features": case.out_features}
+    )
+    odd = [f"{name}={size}" for name, size in sizes.items() if size % elements]
     if not odd:
         return _columns_gate(case, elements)
-    wanted = " and ".join(name for name in _features(case))
     return Gate(
         name="alignment",
         found=f"rows that are no multiple of 16 bytes ({', '.join(odd)} in {case.dtype})",
-        unlock=f"{wanted} that are multiples of {elements} in {case.dtype}",
+        unlock=f"{' and '.join(sizes)} that are multiples of {elements} in {case.dtype}",
     )
 
 
@@ -166,7 +162,3 @@ def _columns_gate(case: Case, elements: int) -> Gate | None:
         unlock="grad_output=random and input_layout=contiguous",
         microbatch=odd[0],
     )
-
-
-def _features(case: Case) -> dict[str, int]:
-    return {"in_features": case.in_features, "out_features": case.out_features}

@@ -16,6 +16,8 @@ FEWEST_EXPERTS = {
     "all_empty": 1,
 }
 EXPLICIT = r"[0-9]{1,7}(,[0-9]{1,7})*"  # at most 9,999,999 tokens for one expert
+# What kernels of recipes pad to; the largest that all splits of a first microbatch are multiples of holds for all.
+ALIGNMENTS = (128, 32, 16)
 PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT})$"
 
 
@@ -45,16 +47,17 @@ def _uneven(total: int, num_gemms: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def of_microbatch(splits: tuple[int, ...], microbatch: int) -> tuple[int, ...]:
+def of_microbatch(splits: tuple[int, ...], microbatch: int, multiple: int = 1) -> tuple[int, ...]:
     """Microbatch k rotates the splits by k experts and shrinks each by a quarter k times.
 
     A different size and a different owner of every row: a gradient taken from the wrong microbatch cannot
-    have the right shape or value by luck. An expert with tokens keeps at least one.
+    have the right shape or value by luck. An expert with tokens keeps at least one. Sizes are rounded up to a
+    `multiple`.
     """
     k = microbatch % len(splits)
     rotated = splits[-k:] + splits[:-k] if k else splits
     for _ in range(microbatch):
-        rotated = tuple((3 * size + 3) // 4 for size in rotated)
+        rotated = tuple(-(-((3 * size + 3) // 4) // multiple) * multiple for size in rotated)
     return rotated
 
 
@@ -65,3 +68,8 @@ def rows_of(splits: Sequence[int], expert: int) -> slice:
 
 
 TAIL = 16  # rows of a padded tail: no multiple that a path pads to is a whole one of the tokens before it
+
+
+def alignment(splits: tuple[int, ...]) -> int:
+    """The largest of `ALIGNMENTS` that all sizes are multiples of, or 1."""
+    return next((size for size in ALIGNMENTS if not any(tokens % size for tokens in splits)), 1)

@@ -13,6 +13,7 @@ import transformer_engine.pytorch as te
 
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
+from gradcheck_cli.compute.providers.te_recipe import Quantised
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first
 
@@ -48,6 +49,7 @@ class ModuleLayer(TEParameters):
         super().__init__(module, case.num_gemms)
         self._path: str | None = None
         self._case, self._calls = case, 0
+        self._quantised = Quantised(case)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
@@ -55,17 +57,19 @@ class ModuleLayer(TEParameters):
         native = getattr(self.layer, "use_grouped_tensor", False)
         how = self._case.m_splits_as if self._case.m_splits_as != "auto" else "device" if native else "list"
         splits: Any = splits_as(how, m_splits, x.device)
-        with _variable(SWITCH, value=self._switch):
+        with _variable(SWITCH, value=self._switch), self._quantised.context():
             returned = self.layer(x, splits, is_first_microbatch=is_first(self._case, self._calls))
         self._calls += 1
         y: torch.Tensor = with_its_bias(returned, m_splits) if self._case.return_bias else returned
         self._path = path_taken(y)
+        self._quantised.look(y)
         return y
 
     def effective(self) -> dict[str, str | int]:
-        """Layout, fusion and the path of the last forward."""
-        path: dict[str, str | int] = {"path": self._path} if self._path else {}
-        return {**self.layout(), "fuse_wgrad_accumulation": int(self.layer.fuse_wgrad_accumulation), **path}
+        """Layout, fusion, and the path and recipe of the last forward."""
+        ran: dict[str, str | int] = {"path": self._path} if self._path else {}
+        fused = int(self.layer.fuse_wgrad_accumulation)
+        return {**self.layout(), "fuse_wgrad_accumulation": fused, **ran, **self._quantised.effective()}
 
 
 def with_its_bias(returned: Any, m_splits: tuple[int, ...]) -> torch.Tensor:

@@ -9,6 +9,7 @@ import transformer_engine.pytorch.ops as te_ops
 
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
+from gradcheck_cli.compute.providers.te_recipe import Quantised
 from gradcheck_cli.records.case import Case
 
 
@@ -30,20 +31,22 @@ class OpLayer(TEParameters):
         )
         super().__init__(op, case.num_gemms)
         self._path: str | None = None
-        self._case = case
+        self._case, self._quantised = case, Quantised(case)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
         how = "device" if self._case.m_splits_as == "auto" else self._case.m_splits_as
-        y: torch.Tensor = self.layer(x, splits_as(how, m_splits, x.device))
+        with self._quantised.context():
+            y: torch.Tensor = self.layer(x, splits_as(how, m_splits, x.device))
         self._path = path_taken(y)
+        self._quantised.look(y)
         return y
 
     def effective(self) -> dict[str, str | int]:
-        """Layout, fusion and the path of the last forward."""
+        """Layout, fusion, and the path and recipe of the last forward."""
         path: dict[str, str | int] = {"path": self._path} if self._path else {}
         fused = int(self.layer._accumulate_into_main_grad)  # noqa: SLF001  there is no public name for it
-        return {**self.layout(), "fuse_wgrad_accumulation": fused, **path}
+        return {**self.layout(), "fuse_wgrad_accumulation": fused, **path, **self._quantised.effective()}
 
 
 def build(case: Case, device: torch.device) -> OpLayer:

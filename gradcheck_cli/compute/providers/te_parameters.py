@@ -100,7 +100,7 @@ def path_taken(output: torch.Tensor) -> str:
         return ""
     said = [
         "native" if taken else "legacy"
-        for node in _contexts(output.grad_fn)
+        for node in contexts(output.grad_fn)
         for name in ("use_grouped_tensor_path", "grouped_tensor_supported")
         if (taken := getattr(node, name, None)) is not None
     ]
@@ -109,10 +109,11 @@ def path_taken(output: torch.Tensor) -> str:
     return "legacy" if version(str(transformer_engine.__version__)) < (2, 17) else "unknown"
 
 
-def _contexts(node: Any, depth: int = 4) -> Iterator[Any]:
+def contexts(node: Any, depth: int = 4) -> Iterator[Any]:
+    """An autograd node, the contexts of the basic ops that it stands for, and those behind it."""
     if node is None or depth == 0:
         return
     yield node
     yield from getattr(node, "basic_op_ctxs", None) or ()
     for parent, _ in node.next_functions:
-        yield from _contexts(parent, depth - 1)
+        yield from contexts(parent, depth - 1)

@@ -1,0 +1,68 @@
+"""How is Transformer Engine told a recipe, and which one did a forward take?"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+import transformer_engine.pytorch
+
+from gradcheck_cli.compute.providers.te_parameters import contexts
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.recipe import recipe_of
+
+# What quantises the input of a forward, by the class that does it (transformer_engine/pytorch/tensor/*.py).
+QUANTISERS = {
+    "Float8Quantizer": "DelayedScaling",
+    "Float8CurrentScalingQuantizer": "Float8CurrentScaling",
+    "Float8BlockQuantizer": "Float8BlockScaling",
+    "MXFP8Quantizer": "MXFP8",
+    "NVFP4Quantizer": "NVFP4",
+}
+
+
+class Quantised:
+    """The recipe of a case, as the layer's forwards are run under it."""
+
+    def __init__(self, case: Case) -> None:
+        asked = recipe_of(case)
+        self.asked = asked is not None
+        recipes = import_module("transformer_engine.common.recipe") if asked else None
+        self._recipe: Any = getattr(recipes, asked.class_name)() if asked else None
+        self.taken: str | None = None
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Around one forward; scales of DelayedScaling follow at its end."""
+        if not self.asked:
+            return nullcontext()
+        module: Any = transformer_engine.pytorch
+        entered: AbstractContextManager[Any] = module.autocast(enabled=True, recipe=self._recipe)
+        return entered
+
+    def look(self, output: torch.Tensor) -> None:
+        """Read from the node that made the output which recipe the forward took; only who asks for one must know."""
+        found = recipe_taken(output)
+        if found != "unknown" or self.asked:
+            self.taken = found or self.taken
+
+    def effective(self) -> dict[str, str | int]:
+        """The recipe of the last forward that says it."""
+        return {"recipe": self.taken} if self.taken else {}
+
+
+def recipe_taken(output: torch.Tensor) -> str:
+    """The recipe, none, or unknown, as the autograd node that made the output remembers it; "" where none made it.
+
+    The module keeps `fp8` in its context, the basic op `with_quantized_compute`, and both their quantisers.
+    """
+    if output.grad_fn is None:
+        return ""
+    for node in contexts(output.grad_fn):
+        quantised = getattr(node, "fp8", getattr(node, "with_quantized_compute", None))
+        if quantised is None:
+            continue
+        used = next(iter(getattr(node, "input_quantizers", None) or ()), None)
+        return QUANTISERS.get(type(used).__name__, "unknown") if quantised else "none"
+    return "unknown"

@@ -1,0 +1,109 @@
+"""What closes a recipe here, or the native path to it, and what would open it?
+
+Read from `check_recipe_support` in transformer_engine/pytorch/quantization.py and from
+`is_module_grouped_tensor_path_supported` in pytorch/module/grouped_linear.py and its like in
+pytorch/ops/basic/grouped_linear.py, 2.17.1 to 2.20.2, and from what an H200 does (reports/te-*-h200/fp8-*).
+"""
+
+from __future__ import annotations
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.gate import Gate
+from gradcheck_cli.records.recipe import Recipe, recipe_of
+
+BLACKWELL = (10, 0)
+ON_BLACKWELL_ALONE = ("MXFP8", "NVFP4")
+# cuBLASLt that the native path of a recipe asks of Hopper, by the version of Transformer Engine that asks it.
+NATIVE_ON_HOPPER = {
+    "Float8CurrentScaling": (((2, 18), (13, 5)),),
+    "Float8BlockScaling": (((2, 19), (13, 6)), ((2, 18), (13, 4))),
+}
+
+
+def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
+    """Everything that closes the case's recipe, or its native path."""
+    recipe = recipe_of(case)
+    if recipe is None or case.provider != "te":
+        return []
+    return [
+        _device_gate(recipe, environment),
+        _native_gate(recipe, environment),
+        _rows_gate(recipe, case),
+        _columns_gate(case),
+        _op_gate(recipe, case),
+        _original_gate(recipe, case),
+    ]
+
+
+def _capability(environment: Environment) -> tuple[int, int]:
+    return environment.compute_capability or (9, 0)
+
+
+def _device_gate(recipe: Recipe, environment: Environment) -> Gate | None:
+    if recipe.name not in ON_BLACKWELL_ALONE or _capability(environment) >= BLACKWELL:
+        return None
+    here = "{}.{}".format(*_capability(environment))
+    return Gate(
+        name="recipe_device",
+        found=f"recipe={recipe.name} on compute capability {here}",
+        unlock="a GPU of 10.0 (Blackwell)",
+    )
+
+
+def _native_gate(recipe: Recipe, environment: Environment) -> Gate | None:
+    """Which recipes the native path knows, and from which cuBLASLt on."""
+    te, cublas = environment.version("transformer_engine"), environment.version("cublaslt")
+    if recipe.name in ON_BLACKWELL_ALONE:
+        return None
+    asked = next((needs for since, needs in NATIVE_ON_HOPPER.get(recipe.name, ()) if te >= since), None)
+    here = f"recipe={recipe.name}, which the native path does not know"
+    if recipe.name not in NATIVE_ON_HOPPER:
+        return Gate(name="recipe", found=here, unlock="path=legacy, or recipe=Float8CurrentScaling")
+    if asked is None:
+        return Gate(name="recipe", found=f"{here} before 2.18", unlock="Transformer Engine 2.18 or newer")
+    if _capability(environment) >= BLACKWELL:
+        known = recipe.name == "Float8CurrentScaling"
+        return None if known else Gate(name="recipe", found=f"{here} on Blackwell", unlock="path=legacy")
+    if cublas >= asked:
+        return None
+    found = f"recipe={recipe.name} with cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
+    return Gate(name="recipe", found=found, unlock=f"cuBLASLt {asked[0]}.{asked[1]} or newer at run time")
+
+
+def _rows_gate(recipe: Recipe, case: Case) -> Gate | None:
+    """The wgrad of FP8 operands sums over tokens, whose number is then a leading dimension."""
+    odd = [k for k in range(case.microbatches) if any(tokens % recipe.rows for tokens in case.splits(k))]
+    if not odd:
+        return None
+    return Gate(
+        name="recipe_rows",
+        found=f"an expert whose tokens are no multiple of {recipe.rows}",
+        unlock=f"m_splits of multiples of {recipe.rows}, as Fp8Padding makes them",
+        microbatch=odd[0],
+    )
+
+
+def _columns_gate(case: Case) -> Gate | None:
+    odd = [f"{name}={getattr(case, name)}" for name in ("in_features", "out_features") if getattr(case, name) % 16]
+    if not odd:
+        return None
+    return Gate(
+        name="recipe_columns",
+        found=f"{' and '.join(odd)}, no multiple of 16",
+        unlock="in_features and out_features of multiples of 16",
+    )
+
+
+def _op_gate(recipe: Recipe, case: Case) -> Gate | None:
+    if recipe.name != "Float8BlockScaling" or case.api == "module":
+        return None
+    return Gate(
+        name="recipe_op", found=f"{recipe.name} of a fusible op", unlock="api=module, or Transformer Engine 2.18"
+    )
+
+
+def _original_gate(recipe: Recipe, case: Case) -> Gate | None:
+    if not recipe.delayed or not case.save_original_input:
+        return None
+    return Gate(name="recipe_original", found=f"save_original_input=1 with {recipe.name}", unlock="another recipe")

@@ -1,0 +1,143 @@
+"""Is a quantised layer judged without tolerance? The recipes, on data that loses nothing by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from in_process import CPU, engine, observed, verdict
+
+from gradcheck_cli import matrix, pipeline
+from gradcheck_cli.compute import inputs, reference
+from gradcheck_cli.compute.inputs import draw
+from gradcheck_cli.compute.providers.torch_quantised import E4M3, E5M2, Quantiser
+from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.records.capability import closed
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.recipe import AMAX, RECIPES
+from gradcheck_cli.records.verdict import Outcome
+
+LOOP = "torch:api=loop:m_splits=32,0,64:in_features=256:out_features=48:microbatches=3"
+KNOWN = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8")
+QUOTIENTS = KNOWN[:2]
+TAILS = ("", ":fuse_wgrad=1:bias=1", ":single_grouped_weight=1:dtype=fp16", ":fuse_wgrad=1:dtype=fp32")
+DEVICE = torch.device("cpu")
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_a_right_quantised_layer_differs_in_no_element_over_three_steps(recipe: str, tail: str) -> None:
+    case = Case.parse(f"{LOOP}:recipe={recipe}{tail}")
+    job = pipeline.job(case, "all")
+    found = conclude(case, engine(job.target).run(job), CPU)
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+    assert found.channels["exact"] == "judged"
+    assert "quantisation" in found.channels["normal"]
+    assert found.mutants is not None
+    assert found.mutants.killed == found.mutants.of > 0
+
+
+# A layer that is wrong in how it quantises -> the recipes of which the data shows it.
+FAULTS = {
+    "OneUnitInFP8": KNOWN,
+    "ScaleOfAnother": QUOTIENTS,
+    "ScaleTooLarge": QUOTIENTS,
+    "ScalesOfOtherBlocks": KNOWN[2:],
+}
+
+
+@pytest.mark.parametrize(("fault", "recipe"), [(fault, recipe) for fault, of in FAULTS.items() for recipe in of])
+def test_a_wrong_quantisation_is_seen(fault: str, recipe: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}", fault)
+    assert found.outcome is Outcome.INEXACT, found.findings
+
+
+def test_a_layer_that_does_not_quantise_is_another_case() -> None:
+    found = verdict(f"{LOOP}:recipe=Float8CurrentScaling", "ForgetsTheRecipe")
+    assert found.outcome is Outcome.NOT_THE_CASE
+    assert "recipe=Float8CurrentScaling, and recipe=none ran" in found.findings[0].why
+
+
+def test_a_layer_that_does_not_tell_its_recipe_has_not_run_it() -> None:
+    found = verdict(f"{LOOP}:recipe=MXFP8", "SilentOfItsRecipe")
+    assert found.outcome is Outcome.NOT_THE_CASE
+
+
+def test_the_argument_is_checked_on_the_data_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "level", lambda *_: None)
+    case = Case.parse(f"{LOOP}:recipe=Float8CurrentScaling:seed=2")
+    assert (
+        "its scale in Float8CurrentScaling is no power of two" in reference.prepare(case, "exact", DEVICE).inapplicable
+    )
+    reference._kept.cache_clear()
+
+
+@pytest.mark.parametrize("fill", ("exact", "range"))
+@pytest.mark.parametrize("recipe", QUOTIENTS)
+def test_every_tensor_with_a_scale_of_its_own_has_the_seven(recipe: str, fill: str) -> None:
+    case = Case.parse(f"{LOOP}:recipe={recipe}")
+    found = draw(case, fill, DEVICE)  # type: ignore[arg-type]
+    parts = [*found.weight]
+    for k in range(case.microbatches):
+        for one in (found.x[k], found.grad_output[k]):
+            parts += [rows for rows in one.split(list(case.splits(k))) if len(rows)]
+    for part in parts:
+        significand, _ = torch.frexp(part.abs().max().double())
+        assert significand.item() == AMAX / 8
+
+
+@pytest.mark.parametrize("kind", ("x", "grad_output"))
+def test_a_seven_makes_the_scale_a_power_of_two(kind: str) -> None:
+    quantiser = Quantiser(RECIPES["Float8CurrentScaling"])
+    to = {"x": E4M3, "grad_output": E5M2}[kind]
+    significand, _ = torch.frexp(torch.tensor(torch.finfo(to).max / AMAX))
+    assert (quantiser.format(kind), significand.item()) == (to, 0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("splits", "multiple"), (("128,0,256", 128), ("32,0,64", 32), ("48,0,16", 16), ("17,0,8", 1)))
+def test_the_splits_of_a_recipe_keep_the_multiple_that_they_have(splits: str, multiple: int) -> None:
+    case = Case.parse(f"torch:api=loop:recipe=MXFP8:m_splits={splits}:microbatches=4")
+    sizes = [tokens for k in range(4) for tokens in case.splits(k)]
+    assert all(tokens % multiple == 0 for tokens in sizes)
+    plain = Case.parse(f"torch:api=loop:m_splits={splits}:microbatches=4")
+    assert [plain.splits(k) for k in range(4)] != [case.splits(k) for k in range(4)] or multiple == 1
+
+
+def here(te: str, cublas: str = "13.5", capability: tuple[int, int] = (9, 0)) -> Environment:
+    versions = {"transformer_engine": te, "cublaslt": cublas, "torch": "2.11"}
+    return Environment(versions=versions, compute_capability=capability)
+
+
+PADDED = "m_splits=128,0,256:in_features=256:out_features=128"
+SINGLE = "module-single-weight-needs-native"
+# A case, where it runs -> the row of the table that closes it, or "".
+CLOSED = (
+    ("te:api=module:path=legacy:recipe=DelayedScaling", here("2.17.1"), ""),
+    ("te:api=module:path=native:recipe=DelayedScaling", here("2.20.2"), "module-falls-back"),
+    ("te:api=module:path=native:recipe=Float8CurrentScaling", here("2.17.1"), "module-falls-back"),
+    ("te:api=module:path=native:recipe=Float8CurrentScaling", here("2.20.2"), ""),
+    ("te:api=module:path=native:recipe=Float8CurrentScaling", here("2.20.2", "13.4"), "module-falls-back"),
+    ("te:api=module:path=native:recipe=Float8BlockScaling", here("2.20.2"), "module-falls-back"),
+    ("te:api=module:path=native:recipe=Float8BlockScaling", here("2.20.2", "13.6"), ""),
+    ("te:api=module:path=native:single_grouped_weight=1:recipe=DelayedScaling", here("2.20.2"), SINGLE),
+    ("te:api=module:path=legacy:recipe=MXFP8", here("2.20.2"), "recipe-needs-blackwell"),
+    ("te:api=module:path=legacy:recipe=MXFP8", here("2.20.2", capability=(10, 0)), ""),
+    ("te:api=op:recipe=Float8BlockScaling", here("2.17.1"), "op-has-no-block-scaling"),
+    ("te:api=op:recipe=Float8BlockScaling", here("2.20.2"), ""),
+    ("te:api=op:recipe=Float8CurrentScaling", here("2.17.1", "13.1"), ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "where", "row"), CLOSED)
+def test_the_table_says_where_a_recipe_runs(case: str, where: Environment, row: str) -> None:
+    assert [one.name for one in closed(Case.parse(f"{case}:{PADDED}"), where)] == ([row] if row else [])
+
+
+def test_a_recipe_that_nothing_passes_through_is_excluded() -> None:
+    found = matrix.excluded(Case.parse("te:api=module:recipe=NVFP4"))
+    assert found is not None
+    assert found.constraint == "nvfp4-loses-something"
+
+
+def test_what_quantises_is_recorded_as_what_ran() -> None:
+    assert observed(f"{LOOP}:recipe=MXFP8").effective["recipe"] == "MXFP8"
