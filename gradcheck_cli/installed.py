@@ -9,10 +9,13 @@ from importlib import metadata
 
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.candidate import Candidate
+from gradcheck_cli.unpacked import DISTRIBUTION, Unpacked
 
 
-def version(distribution: str) -> str:
-    """The installed version of a distribution, "" where it is not installed."""
+def version(distribution: str, te: Unpacked | None = None) -> str:
+    """The installed version of a distribution, "" where it is not installed; an unpacked one stands before it."""
+    if te and distribution == DISTRIBUTION:
+        return te.version
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -53,9 +56,9 @@ def device(asked: str) -> str:
     return asked
 
 
-def closed(candidate: Candidate) -> str:
-    """Why a candidate cannot run on this machine, and what to do; "" where it can."""
-    if not version(candidate.distribution):
+def closed(candidate: Candidate, te: Unpacked | None = None) -> str:
+    """Why a candidate cannot run on this machine, and what to do; "" where it can. An unpacked one is installed."""
+    if not version(candidate.distribution, te):
         return f"{candidate.distribution} is not installed: install it into this environment"
     if candidate.needs_cuda and not cuda_devices():
         return "it needs a CUDA device, and no CUDA driver answers here: run it on a machine with a GPU"
@@ -65,13 +68,15 @@ def closed(candidate: Candidate) -> str:
 _EMBEDDED = "The embedded default runs anywhere: gradcheck run --provider torch"
 
 
-def require(candidates: tuple[Candidate, ...], device: str, otherwise: str = _EMBEDDED) -> None:
+def require(
+    candidates: tuple[Candidate, ...], device: str, te: Unpacked | None = None, otherwise: str = _EMBEDDED
+) -> None:
     """UsageError where a candidate that was asked for cannot run on the device that was asked for.
 
     `otherwise` says what to do instead.
     """
     for candidate in candidates:
-        why = closed(candidate)
+        why = closed(candidate, te)
         if not why and candidate.needs_cuda and not device.startswith("cuda"):
             why = f"it needs a CUDA device, and --device is {device}: choose --device cuda:0"
         if why:

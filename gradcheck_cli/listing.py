@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from gradcheck_cli import installed, matrix, plugins, selection
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from gradcheck_cli import installed, matrix, plugins, selection, unpacked
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import contract as delivery
 
 
-def cases(asked: selection.Asked, *, excluded: bool) -> list[str]:
-    """The ids of a selection, one a line; with `excluded` also those left out, with constraint and reason."""
-    selected = selection.select(asked)
+def cases(asked: selection.Asked, te: Sequence[Path], *, excluded: bool) -> list[str]:
+    """The ids of a selection, one a line; with `excluded` also those left out, with constraint and reason.
+
+    They are the same under every version: whether there is one decides what --provider auto means.
+    """
+    selected = selection.select(msgspec.structs.replace(asked, te=next(iter(unpacked.every(te)), None)))
     lines = [str(case) for case in selected.cases]
     if excluded:
         lines += [f"{point.case}  EXCLUDED {point.constraint}: {point.why}" for point in selected.excluded]

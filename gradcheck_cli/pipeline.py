@@ -54,27 +54,32 @@ class Typed(Record, frozen=True, kw_only=True):
 
 def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     """Enumerate, execute, judge, report; the exit code. Raises what ends a run before it began."""
+    asked, selected = prepared(asked, options)
+    entries = known_file.load(options.known) if options.known else []
+    device = installed.device(options.device)
+    installed.require(selected.candidates, device, asked.te)
+    began = datetime.now(timezone.utc)
+    folder = options.output or default_folder(began, selected)
+    reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
+    try:
+        with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout, te=asked.te) as executor:
+            session = Session(selected, options, reporter, executor, entries)
+            return session.run(opening(asked, selected, options, typed, began))
+    finally:
+        reporter.stop()
+
+
+def prepared(asked: selection.Asked, options: RunOptions) -> tuple[selection.Asked, selection.Selection]:
+    """What is asked, with --last-failed looked up, and the cases that this selects; UsageError for bad options."""
     if not (math.isfinite(options.timeout) and math.isfinite(options.min_executed)):
         raise UsageError("--timeout and --min-executed: expected a number; nan and inf are none")
     if options.mutants not in battery.MODES:
         raise UsageError(f"--mutants {options.mutants}: expected {' or '.join(battery.MODES)}")
     if options.output is not None and options.output.resolve() == Path.cwd():
         raise UsageError("--output: expected a folder for this run alone; found the current one, or an empty name")
-    entries = known_file.load(options.known) if options.known else []
     if options.last_failed:
         asked = selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
-    selected = selection.select(asked)
-    device = installed.device(options.device)
-    installed.require(selected.candidates, device)
-    began = datetime.now(timezone.utc)
-    folder = options.output or default_folder(began, selected)
-    reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
-    try:
-        with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout) as executor:
-            session = Session(selected, options, reporter, executor, entries)
-            return session.run(opening(asked, selected, options, typed, began))
-    finally:
-        reporter.stop()
+    return asked, selection.select(asked)
 
 
 def opening(

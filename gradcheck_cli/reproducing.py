@@ -32,6 +32,7 @@ from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import CONTROL, Headers, contrasts, scripted, variants
 from gradcheck_cli.reproduce.tensors import held
 from gradcheck_cli.reproduce.wanted import Wanted
+from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.executor import LocalExecutor
 
 MOST_VARIANTS = 3  # tried before a script is shown without one
@@ -95,14 +96,14 @@ class Bench:
 
 
 @contextmanager
-def bench(case: Case, asked_device: str, timeout: float) -> Iterator[Bench]:
+def bench(case: Case, asked_device: str, timeout: float, te: Unpacked | None = None) -> Iterator[Bench]:
     """A bench for a candidate, its logs gone afterwards."""
     device = installed.device(asked_device)
     otherwise = "The case itself must be run: do this where it can, or name one of torch, which runs anywhere"
-    installed.require((plugins.candidate(case.provider),), device, otherwise)
+    installed.require((plugins.candidate(case.provider),), device, te, otherwise)
     with (
         tempfile.TemporaryDirectory() as logs,
-        LocalExecutor(device=device, log_dir=Path(logs), timeout=timeout) as executor,
+        LocalExecutor(device=device, log_dir=Path(logs), timeout=timeout, te=te) as executor,
     ):
         yield Bench(executor, device)
 

@@ -7,12 +7,14 @@ import sys
 from functools import lru_cache
 
 
-def without_roots(text: str) -> str:
+def without_roots(text: str, *more: str) -> str:
     """A text, a traceback for instance, in which every path below an entry of sys.path has lost that entry.
+
+    `more` are entries that a worker has and this process has not.
 
     `File "/home/me/site-packages/torch/nn.py"` becomes `File "torch/nn.py"`: as useful, and fit to be published.
     """
-    for root in _roots(tuple(sys.path)):
+    for root in _roots((*more, *sys.path)):
         text = text.replace(root, "")
     # A lone surrogate, from a file name for instance, cannot be written to any file.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -15,6 +15,7 @@ from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.unpacked import Unpacked
 
 AUTO = "auto"
 
@@ -28,6 +29,7 @@ class Asked(Record, frozen=True, kw_only=True):
     case: Sequence[str] = ()
     shard: str = ""
     seed: int = 0
+    te: Unpacked | None = None  # in the workers in place of what is installed
 
 
 class Selection(Record, frozen=True, kw_only=True):
@@ -86,18 +88,19 @@ def providers(asked: Asked, named: list[Case]) -> tuple[tuple[Candidate, ...], s
         _no_others(own, asked_for)
         asked_for = own
     elif AUTO in asked_for:
-        chosen, why = automatic()
+        chosen, why = automatic(asked.te)
         asked_for = list(dict.fromkeys(chosen if name == AUTO else name for name in asked_for))
     return tuple(plugins.candidate(name) for name in asked_for), why
 
 
-def automatic() -> tuple[str, str]:
+def automatic(unpacked: Unpacked | None = None) -> tuple[str, str]:
     """The provider that `auto` stands for on this machine, and why."""
     te = plugins.candidate("te")
-    why_not = installed.closed(te)
+    why_not = installed.closed(te, unpacked)
     if why_not:
         return "torch", f"provider torch, the embedded default; not te: {why_not}"
-    return "te", f"provider te: transformer-engine {installed.version(te.distribution)} and a CUDA driver are here"
+    version = installed.version(te.distribution, unpacked)
+    return "te", f"provider te: transformer-engine {version} and a CUDA driver are here"
 
 
 def _no_others(own: list[str], asked_for: list[str]) -> None:

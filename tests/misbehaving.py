@@ -37,6 +37,10 @@ class Engine:
             return seen
         return Observation(case=str(job.case), ending="finished", effective={"pid": os.getpid(), "says": seen or ""})
 
+    def where(self, _: Job) -> str:
+        """What it imports from first, and what a process that it starts would."""
+        return f"{sys.path[0]} {os.environ.get('PYTHONPATH')}"
+
     def fine(self, _: Job) -> None:
         pass
 

@@ -54,6 +54,7 @@ COMMANDS = (
     "explain",
     "diff",
     "minimise",
+    "bisect",
     "script",
     "bundle",
     "verify",

@@ -21,6 +21,7 @@ from gradcheck_cli.records.observation import ChannelSeen, Deviation, Observatio
 from gradcheck_cli.records.report import Closed, Finished, Opened, Report, Run, Seen, Started, tally
 from gradcheck_cli.records.rounding import Rounding
 from gradcheck_cli.records.verdict import Finding, Margin, Mutants, Outcome, Verdict
+from gradcheck_cli.records.versions import Bisection, Change, Result, Row, Side, Tried, Versions
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.reproduce.minimise import Budget, minimise
 
@@ -79,9 +80,28 @@ REPORT = Report(run=RUN, environment=ENVIRONMENT, tally=tally([VERDICT]), verdic
 
 RECORDED = FOLDER.parent / "reports"
 OLD, NEW = (read(RECORDED / f"te-{version}-h200" / "core-cublas-13.5") for version in ("2.17.1", "2.20.2"))
+RESULTS = {"2.17.1": Result(outcome=Outcome.MISSING, faults=["wgrad MISSING (none)"])}
+VERSIONS = Versions(
+    run=RUN,
+    sides=[Side(version="2.17.1", exit_code=1, tally=REPORT.tally, environment=ENVIRONMENT), Side(version="2.18.0")],
+    rows=[Row(case=str(CASE), axes=CASE.axes(), results=RESULTS)],
+    same={"PASSED": 2},
+    exit_code=1,
+)
+BISECTION = Bisection(
+    gradcheck="0.1.0",
+    case=str(CASE),
+    versions=["2.17.1", "2.18.0"],
+    tried=[Tried(version="2.17.1", verdict=VERDICT, environment=ENVIRONMENT)],
+    changes=[Change(kind="mended", old="2.17.1", new="2.18.0")],
+    not_run=["2.18.0"],
+    seconds=1.5,
+)
 SAMPLES: dict[str, tuple[str, Record]] = {
     "an explanation": ("explanation", explain(OLD)),
     "a difference": ("difference", difference(OLD, NEW, {})),
+    "versions": ("versions", VERSIONS),
+    "a bisection": ("bisection", BISECTION),
     "a trail": ("minimised", minimise(CASE, VERDICT, lambda _: VERDICT, Budget(3, 9.0), lambda: 0.0, lambda _: None)),
     "a job": ("job", JOB),
     "an observation": ("observation", OBSERVATION),

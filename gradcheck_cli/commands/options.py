@@ -67,6 +67,10 @@ KnownOption = Annotated[
     str,
     option("--known", "Failures that are known, and green: a TOML file, or known, which is shipped.", metavar="FILE"),
 ]
+TeOption = Annotated[
+    list[Path],
+    option("--te", "A folder with an unpacked Transformer Engine, for the workers; repeatable.", metavar="PATH"),
+]
 QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
 ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
 VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from gradcheck_cli.commands.options import Bare, CaseArgument, DeviceOption, RunArgument, TimeoutOption, option
+from gradcheck_cli.commands.options import (
+    Bare,
+    CaseArgument,
+    DeviceOption,
+    RunArgument,
+    TeOption,
+    TimeoutOption,
+    option,
+)
 
 app = typer.Typer()
 
@@ -28,6 +36,9 @@ BundleOption = Annotated[
 ]
 NoRunOption = Annotated[bool, typer.Option("--no-run", help="From the files alone: no case and no script is run.")]
 BundleArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle.zip, or the folder it was unpacked to.")]
+BisectedOption = Annotated[str, typer.Option("--case", metavar="ID", help="The case that is run under the versions.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Run every version. A fault may have come and gone.")]
+BisectFormatOption = Annotated[str, typer.Option("--format", metavar="NAME", help="text or json.")]
 SecondsOption = Annotated[float, option("--max-seconds", "Seconds to spend at most.", min=0.1, metavar="SECONDS")]
 
 
@@ -47,6 +58,26 @@ def minimise(
 
     budget = Budget(runs, seconds, reproducing.floor_of(floor))
     raise typer.Exit(reproducing.minimise_case(case, device, timeout, budget, output))
+
+
+@app.command(cls=Bare)
+def bisect(
+    case: BisectedOption,
+    te: TeOption = [],  # noqa: B006
+    device: DeviceOption = "",
+    timeout: TimeoutOption = 60.0,
+    everything: AllOption = False,  # noqa: FBT002
+    form: BisectFormatOption = "text",
+) -> None:
+    """Between which versions a case broke, or was mended. As few of them are run as that takes.
+
+    The ends first; then the middle between two results that differ. Where both ends are the same, the middles of what
+    lies between them until something differs, or all were run. Ends with 0 where a change was found or all are right,
+    1 where all are wrong in the same way, 5 where all refuse the case.
+    """
+    from gradcheck_cli import bisecting
+
+    raise typer.Exit(bisecting.bisect(case, te, bisecting.Options(device, timeout, everything), form))
 
 
 @app.command(cls=Bare)

@@ -26,6 +26,7 @@ from gradcheck_cli.commands.options import (
     QuietOption,
     SeedOption,
     ShardOption,
+    TeOption,
     TimeoutOption,
     option,
     own_variables,
@@ -44,6 +45,7 @@ def run(
     last_failed: LastFailedOption = None,
     maxfail: MaxfailOption = 0,
     shard: ShardOption = "",
+    te: TeOption = [],  # noqa: B006
     device: DeviceOption = "",
     timeout: TimeoutOption = 60.0,
     seed: SeedOption = 0,
@@ -54,8 +56,8 @@ def run(
     known: KnownOption = "",
     quiet: QuietOption = False,  # noqa: FBT002
 ) -> None:
-    """Enumerate, execute, judge, report."""
-    from gradcheck_cli import pipeline, selection
+    """Enumerate, execute, judge, report. With several --te: once for each, and a table of them side by side."""
+    from gradcheck_cli import pipeline, selection, side_by_side
 
     asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     options = pipeline.RunOptions(
@@ -70,7 +72,8 @@ def run(
         known=known,
         quiet=quiet,
     )
-    raise typer.Exit(pipeline.run(asked, options, pipeline.Typed(command=sys.argv[1:], variables=own_variables())))
+    typed = pipeline.Typed(command=sys.argv[1:], variables=own_variables())
+    raise typer.Exit(side_by_side.run(asked, options, typed, te))
 
 
 @app.command("list")
@@ -80,6 +83,7 @@ def list_cases(
     expression: ExpressionOption = "",
     case: CaseOption = [],  # noqa: B006
     shard: ShardOption = "",
+    te: TeOption = [],  # noqa: B006
     seed: SeedOption = 0,
     excluded: ExcludedOption = False,  # noqa: FBT002
 ) -> None:
@@ -87,7 +91,7 @@ def list_cases(
     from gradcheck_cli import listing, selection
 
     asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
-    typer.echo("\n".join(listing.cases(asked, excluded=excluded)))
+    typer.echo("\n".join(listing.cases(asked, te, excluded=excluded)))
 
 
 @app.command(cls=Bare)

@@ -9,7 +9,7 @@ from gradcheck_cli.judge.narrowing import asked_for, narrower
 from gradcheck_cli.records.case import AXES, LAYER
 from gradcheck_cli.records.difference import ABSENT, KINDS, Change, Difference, Kind, Side
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.failure import failure_of
+from gradcheck_cli.records.failure import faults
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -72,16 +72,11 @@ def _changes(before: Verdict, after: Verdict) -> Iterator[Change]:
     if kind:
         why = after.worst.why if after.worst else ""
         yield _change(kind, (before, after), before.outcome.value, after.outcome.value, roles=changed, why=why)
-    was, now = _faults(before), _faults(after)
+    was, now = faults(before), faults(after)
     if not kind and was.keys() != now.keys():
         yield _change("outcome", (before, after), ", ".join(was.values()), ", ".join(now.values()))
     if before.outcome.executed and after.outcome.executed:
         yield from _of_executed(before, after)
-
-
-def _faults(verdict: Verdict) -> dict[object, str]:
-    """What a case failed with: as it is compared, and as it is told."""
-    return {one.key: f"{one}: {one.said}" if one.said else str(one) for one in map(failure_of, verdict.red)}
 
 
 def _of_executed(before: Verdict, after: Verdict) -> Iterator[Change]:

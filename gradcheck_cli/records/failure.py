@@ -83,6 +83,11 @@ def failure_of(finding: Finding) -> Failure:
     return Failure(finding.role, finding.outcome, finding.diagnosis, message)
 
 
+def faults(verdict: Verdict) -> dict[object, str]:
+    """What a case failed with: as it is compared, and as it is told."""
+    return {one.key: f"{one}: {one.said}" if one.said else str(one) for one in map(failure_of, verdict.red)}
+
+
 def worst_failure(verdict: Verdict, wanted: Failure | None = None) -> Failure | None:
     """The failure behind the outcome; None where it is green.
 

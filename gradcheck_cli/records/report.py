@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.coverage import Covered, Pairs
@@ -68,6 +68,15 @@ class Report(Record, frozen=True, kw_only=True):
     def floor_met(self) -> bool:
         """Whether something was executed, and at least the share that the gate demands."""
         return self.tally.executed > 0 and self.tally.share >= self.run.min_executed
+
+
+# Where several apply, the first of these.
+EXIT_CODES = (130, 2, 3, 1, 4, 5, 0)
+
+
+def gravest_code(codes: Iterable[int]) -> int:
+    """The exit code of several runs."""
+    return min(codes, key=EXIT_CODES.index)
 
 
 def exit_code(

@@ -17,6 +17,7 @@ from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import JournalLine, Report
 from gradcheck_cli.records.rule import Explanation
 from gradcheck_cli.records.verdict import Verdict
+from gradcheck_cli.records.versions import Bisection, Versions
 
 # File name -> what it describes, and the record.
 PUBLISHED: dict[str, tuple[str, Any]] = {
@@ -27,6 +28,8 @@ PUBLISHED: dict[str, tuple[str, Any]] = {
     "job": ("what a worker is sent for one case", Job),
     "explanation": ("the output of gradcheck explain --format json", Explanation),
     "difference": ("the output of gradcheck diff --format json", Difference),
+    "versions": ("versions.json, which gradcheck run writes where --te names several", Versions),
+    "bisection": ("the output of gradcheck bisect --format json", Bisection),
     "minimised": ("what gradcheck minimise --output writes", Minimised),
 }
 

@@ -17,6 +17,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import FILLS, Observation
+from gradcheck_cli.unpacked import PACKAGE, Unpacked
 from gradcheck_cli.workers.process import Worker
 from gradcheck_cli.workers.protocol import Failed, Message, Ready, Result, Stopped
 
@@ -39,12 +40,14 @@ class LocalExecutor:
         timeout: float = 60.0,
         start_timeout: float = 300.0,
         engine: str = ENGINE,
+        te: Unpacked | None = None,
     ) -> None:
         self.device = device
         self.log_dir = log_dir
         self.timeout = timeout
         self.start_timeout = start_timeout
         self.engine = engine
+        self.te = te
         self._worker: Worker | None = None
         self._environment = Environment()
         self._started = 0
@@ -98,6 +101,7 @@ class LocalExecutor:
             targets=targets,
             variables=variables,
             log=self.log_dir / f"worker-{self._started}.log",
+            te=self.te,
         )
         self._environment = self._await_ready(self._worker)
         return self._worker
@@ -116,16 +120,28 @@ class LocalExecutor:
             raise _as_error(message)
         if not isinstance(message, Ready):
             raise self._not_started(worker, f"said something else ({message})")
+        self._require_asked(message.environment)
         return message.environment
+
+    def _require_asked(self, environment: Environment) -> None:
+        """HarnessError where the worker has imported another Transformer Engine than it was given."""
+        found = environment.versions.get(PACKAGE)
+        if self.te and found and found != self.te.version:
+            self.close()
+            raise HarnessError(
+                f"expected the worker to import Transformer Engine {self.te.version} from {self.te.folder}, "
+                f"found {found}: see what puts another one before it, as a .pth file or sitecustomize.py can"
+            )
 
     def _not_started(self, worker: Worker, what: str) -> HarnessError:
         self._worker = None
         status = worker.terminate()
+        path = f"PYTHONPATH={self.te.folder}:$PYTHONPATH " if self.te else ""
         modules = ", ".join(sorted({target.partition(":")[0] for target in worker.targets})) or "torch"
         return HarnessError(
             f"the worker on {self.device} was to import {modules} and say that it is ready; it {what} ({status}).\n"
             f"Its last output (all of it: {worker.log}):\n{worker.output() or '(none)'}\n"
-            f'To see it alone: {sys.executable} -c "import {modules}"'
+            f'To see it alone: {path}{sys.executable} -c "import {modules}"'
         )
 
     def _observe(self, worker: Worker, job: Job) -> Observation:

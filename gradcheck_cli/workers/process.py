@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.roots import without_roots
+from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.protocol import Message, decode, encode, exit_status
 
 GRACE = 2.0  # seconds that a child has to end before it is killed
@@ -21,23 +22,34 @@ LOOK = 0.5  # seconds between two looks at whether a silent child still lives
 CHUNK = 1 << 20
 TAIL = 4000  # bytes of output worth keeping
 
-# The child gets its parent's sys.path. `python -m` would put the current folder first, and whoever stands in a
-# checkout of torch or of Transformer Engine would import that folder instead of what is installed.
+# The child gets its parent's sys.path, and an unpacked Transformer Engine before it. `python -m` would put the current
+# folder first, and whoever stands in a checkout of torch or of Transformer Engine would import that folder instead of
+# what is installed.
 _BOOT = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from gradcheck_cli.workers.main import main; main()"
 
 
 class Worker:
     """A child in a session of its own: jobs to its stdin, messages from a pipe, everything it prints in a log."""
 
-    def __init__(self, *, device: str, engine: str, targets: list[str], variables: dict[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        *,
+        device: str,
+        engine: str,
+        targets: list[str],
+        variables: dict[str, str],
+        log: Path,
+        te: Unpacked | None = None,
+    ) -> None:
         self.variables = variables
         self.targets = targets
         self.log = log
+        self._front = [str(te.folder)] if te else []
         self._unanswered = False
         self._log_begin = log.stat().st_size if log.exists() else 0
         self._unread = bytearray()
         self._results, write_end = os.pipe()
-        command = [sys.executable, "-u", "-X", "faulthandler", "-c", _BOOT, "\n".join(sys.path)]
+        command = [sys.executable, "-u", "-X", "faulthandler", "-c", _BOOT, "\n".join([*self._front, *sys.path])]
         command += ["--device", device, "--result-fd", str(write_end), "--engine", engine]
         command += [f"--target={target}" for target in targets]
         try:
@@ -50,13 +62,18 @@ class Worker:
                     pass_fds=(write_end,),
                     start_new_session=True,
                     # What the user has set wins: gradcheck works around nothing.
-                    env={**variables, **os.environ},
+                    env={**variables, **os.environ, **self._python_path()},
                 )
         finally:
             os.close(write_end)
         self._stdin = cast("BinaryIO", self._process.stdin)  # what stdin=PIPE makes
         self._poll = select.poll()
         self._poll.register(self._results, select.POLLIN)
+
+    def _python_path(self) -> dict[str, str]:
+        """For what the child starts itself: it has no sys.path of ours."""
+        rest = os.environ.get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join([*self._front, *([rest] if rest else [])])} if self._front else {}
 
     def serves(self, variables: dict[str, str], targets: list[str]) -> bool:
         """Whether it is alive, idle, and was started with these variables and candidates."""
@@ -105,7 +122,7 @@ class Worker:
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_begin, size - TAIL))
-            return without_roots(log.read(TAIL).decode(errors="replace").strip())
+            return without_roots(log.read(TAIL).decode(errors="replace").strip(), *self._front)
 
     def close(self) -> str:
         """End it by the end of its stdin, else by force; its exit status."""

@@ -1,0 +1,61 @@
+"""Which Transformer Engine lies unpacked in a folder? Package metadata, read without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.version import InvalidVersion, Version
+
+from gradcheck_cli.errors import UsageError
+
+DISTRIBUTION = "transformer-engine"
+PACKAGE = "transformer_engine"
+
+
+class Unpacked(NamedTuple):
+    """One Transformer Engine of several, and the folder that stands in front of what a worker imports."""
+
+    version: str
+    folder: Path
+
+
+def every(paths: Sequence[Path]) -> list[Unpacked]:
+    """What lies in each folder, the oldest version first; UsageError where one holds none, or two hold the same."""
+    by_version: dict[Version, Unpacked] = {}
+    for path in paths:
+        one = unpacked(path)
+        twin = by_version.setdefault(Version(one.version), one)
+        if twin is not one:
+            raise UsageError(
+                f"--te {path}: expected a version that no other --te has, found {one.version}, as in {twin.folder}; "
+                f"leave one of them out"
+            )
+    return [one for _, one in sorted(by_version.items())]
+
+
+def unpacked(path: Path) -> Unpacked:
+    """The Transformer Engine in a folder; UsageError says what is missing there."""
+    if not path.is_dir():
+        raise _none(path, "a file" if path.exists() else "nothing of that name")
+    if not (path / PACKAGE).is_dir():
+        raise _none(path, f"no {PACKAGE}/ in it")
+    # Without metadata of this name Transformer Engine cannot be imported either: it takes its __version__ from there.
+    versions = {found.version for found in metadata.distributions(name=DISTRIBUTION, path=[str(path)])}
+    if len(versions) != 1:
+        raise _none(path, f"{PACKAGE}/ and {len(versions) or 'no'} dist-info of {DISTRIBUTION} beside it")
+    (version,) = versions
+    try:
+        Version(version)
+    except (InvalidVersion, TypeError):
+        raise _none(path, f"a dist-info that says Version: {version}, which is none (PEP 440)") from None
+    return Unpacked(version, path.absolute())
+
+
+def _none(path: Path, found: str) -> UsageError:
+    return UsageError(
+        f"--te {path}: expected a folder that holds {PACKAGE}/ and one {PACKAGE}-VERSION.dist-info, found {found}; "
+        f"name the folder into which one version was installed: pip install --no-deps --target FOLDER ..."
+    )
