@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import platform
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from gradcheck_cli import __version__, installed, plugins
+from gradcheck_cli import __version__, installed, plugins, unpacked
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.executor import LocalExecutor
 
 
-def examine(asked: str) -> list[str]:
-    """Look at each candidate in a worker of its own, as a run would, and say what is open and what is closed."""
+def examine(asked: str, te: Sequence[Path]) -> list[str]:
+    """Look at each candidate in a worker of its own, as a run would, and say what is open and what is closed.
+
+    At Transformer Engine once for each unpacked one.
+    """
+    versions: list[Unpacked | None] = [*unpacked.every(te)]
     device, devices = installed.device(asked), installed.cuda_devices()
     lines = [
         f"gradcheck {__version__} · python {platform.python_version()} · {devices} CUDA device(s) · using {device}"
     ]
     for candidate in plugins.candidates().values():
         lines += ["", f"{candidate.name}: {candidate.summary}"]
-        why = installed.closed(candidate)
-        lines += [f"  closed: {why}"] if why else _in_a_worker(candidate, device)
+        for one in (versions if candidate.distribution == unpacked.DISTRIBUTION else []) or [None]:
+            why = installed.closed(candidate, one)
+            lines += [f"  closed: {why}"] if why else _in_a_worker(candidate, device, one)
     return lines + [line for why in plugins.broken().values() for line in ("", f"closed: {why}")]
 
 
-def _in_a_worker(candidate: Candidate, device: str) -> list[str]:
+def _in_a_worker(candidate: Candidate, device: str, te: Unpacked | None) -> list[str]:
     try:
-        with tempfile.TemporaryDirectory() as logs, LocalExecutor(device=device, log_dir=Path(logs)) as executor:
+        with tempfile.TemporaryDirectory() as logs, LocalExecutor(device=device, log_dir=Path(logs), te=te) as executor:
             environment = executor.environment(candidate.environment, sorted(candidate.apis.values()))
     except GradcheckError as error:
         return [f"  closed: {error}"]

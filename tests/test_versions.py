@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import verdict
 
-from gradcheck_cli import installed, unpacked
+from gradcheck_cli import installed, plugins, unpacked
 from gradcheck_cli.judge.bisection import changes, search
 from gradcheck_cli.judge.versions import same, side_by_side
 from gradcheck_cli.records import schema
@@ -39,6 +40,7 @@ RECORDED = {
     version: ROOT / "reports" / f"te-{version}-h200" / "issue-3234-cublas-13.5"
     for version in ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
 }
+SINGLE = "single_grouped_weight"
 SEED = "te:api=module:single_grouped_weight=1:num_gemms=2:tokens_per_expert=4:in_features=16:out_features=32:"
 SEED += "microbatches=1:grad_output=expanded"
 
@@ -341,3 +343,21 @@ def test_a_version_that_cannot_be_run_ends_a_bisection_and_is_named(tmp_path: Pa
     done = typed("bisect", "--case", RIGHT, *te(broken, unpack(tmp_path, "2.17.1")), "--device", "cpu")
     assert done.code == 3
     assert "Transformer Engine 2.16.1 cannot be run here, and says neither right nor wrong: leave it out" in done.err
+
+
+def test_doctor_looks_at_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(plugins, "candidates", lambda: {"te": plugins.BUILT_IN["te"]})
+    made = [unpack(tmp_path, version) for version in ("2.20.2", "2.16.1")]
+    out = typed("doctor", "--device", "cpu", *te(*made)).out
+    assert re.findall(r"transformer_engine (\S+)", out) == ["2.16.1", "2.20.2"]
+
+
+def test_the_readme_says_of_the_recorded_versions_what_was_recorded() -> None:
+    section = (ROOT / "README.md").read_text("utf-8").partition("\n## Versions side by side\n")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `([\w=:]+)` \| (.*) \|$", section, flags=re.MULTILINE))
+    assert told.pop("te:api=module").split(" | ") == list(RECORDED)
+    reports = recorded(lambda case: ":api=module" in case).values()
+    for single in (0, 1):
+        found = [{one.outcome.value for one in report.verdicts if one.axes[SINGLE] == single} for report in reports]
+        assert [{outcome} for outcome in told[f"{SINGLE}={single}"].split(" | ")] == found

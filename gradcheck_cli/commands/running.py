@@ -111,11 +111,11 @@ def providers() -> None:
 
 
 @app.command()
-def doctor(device: DeviceOption = "") -> None:
+def doctor(device: DeviceOption = "", te: TeOption = []) -> None:  # noqa: B006
     """What is installed here, and which paths are closed. Also which devices there are, and what opens a path."""
     from gradcheck_cli import examination
 
-    typer.echo(for_terminal(examination.examine(device)))
+    typer.echo(for_terminal(examination.examine(device, te)))
 
 
 @app.command()
