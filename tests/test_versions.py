@@ -23,9 +23,12 @@ from gradcheck_cli.judge.versions import same, side_by_side
 from gradcheck_cli.records import schema
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.report import Report, gravest_code
 from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.records.versions import Side, Versions
+from gradcheck_cli.reporters import versions as versions_told
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.executor import LocalExecutor
@@ -304,6 +307,36 @@ def test_a_version_that_cannot_be_imported_and_one_that_crashes_cost_their_own_c
     seen = (output / "2.17.1" / "observations.jsonl").read_text("utf-8")
     assert 'File \\"transformer_engine/pytorch/__init__.py\\"' in seen
     assert str(tmp_path) not in text + seen
+
+
+CTRL_C = """
+def _wait(*_, **__):
+    import os, signal, time
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
+GroupedLinear.forward = _wait
+"""
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_ctrl_c_ends_all_runs_and_the_table_says_which_there_were(tmp_path: Path) -> None:
+    made = [unpack(tmp_path, "2.17.1"), unpack(tmp_path, "2.18.0", more=CTRL_C), unpack(tmp_path, "2.19.0")]
+    output = tmp_path / "out"
+    done = typed("run", *te(*made), "--case", RIGHT, "--device", "cpu", "--quiet", "--output", str(output))
+    assert done.code == 130
+    assert f"| `{RIGHT}` | PASSED | UNTESTED | - |" in (output / "versions.md").read_text("utf-8")
+    assert "\n2.19.0: the run was interrupted before it\n" in done.out
+    assert not (output / "2.19.0").exists()
+
+
+def test_what_else_is_not_the_same_stands_beside_each_version() -> None:
+    report = next(iter(recorded(lambda case: case == SEED).values()))
+    sides = [
+        Side(version=version, environment=Environment(versions={"transformer_engine": version, "cublaslt": cublaslt}))
+        for version, cublaslt in (("2.17.1", "13.1.0"), ("2.20.2", "13.5.0"))
+    ]
+    text = versions_told.markdown(Versions(run=report.run, sides=sides, rows=[], same={"PASSED": 1}, exit_code=0))
+    assert "- 2.17.1: cublaslt 13.1.0\n- 2.20.2: cublaslt 13.5.0\n" in text
 
 
 @pytest.mark.usefixtures("on_a_cpu")

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcheck_cli.records.base import to_json
+from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.versions import Result, Row, Versions
 from gradcheck_cli.reporters import summary
 from gradcheck_cli.reporters.marks import code, escaped, row
@@ -110,11 +111,17 @@ def _title(found: Versions) -> str:
 
 def _where(found: Versions) -> str:
     """The machine, and what is the same in all runs; the versions stand in the table."""
-    known = [side.environment for side in found.sides if side.environment.versions]
-    first = known[0]
-    names = [name for name in first.versions if name != _TE and len({one.versions.get(name) for one in known}) == 1]
-    same = {name: first.versions[name] for name in names}
+    first = next((side.environment for side in found.sides if side.environment.versions), Environment())
+    differ = {_TE, *_differing(found)}
+    same = {name: version for name, version in first.versions.items() if name not in differ}
     return summary.environment_line(msgspec.structs.replace(first, versions=same))
+
+
+def _differing(found: Versions) -> list[str]:
+    """What else is not the same in all runs: cuBLASLt, where an unpacked folder brings its own."""
+    known = [side.environment.versions for side in found.sides if side.environment.versions]
+    names = dict.fromkeys(name for one in known for name in one if name != _TE)
+    return [name for name in names if len({one.get(name) for one in known}) > 1]
 
 
 def _same(found: Versions) -> str:
@@ -127,7 +134,9 @@ def _same(found: Versions) -> str:
 def _sides(found: Versions) -> Iterator[str]:
     """What each run came to."""
     for side in found.sides:
-        said = [summary.headline(side.tally)] if side.tally else []
+        own = side.environment.versions
+        said = [f"{name} {own[name]}" for name in _differing(found) if name in own]
+        said += [summary.headline(side.tally)] if side.tally else []
         said += [f"exit code {summary.exit_meaning(side.exit_code)}"] if side.exit_code else []
         said += [one_line(side.failure)] if side.failure else []
         yield f"{side.version}: {' · '.join(said)}"
