@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from commands import ROOT, typed
+from commands import ROOT, child, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import verdict
@@ -244,6 +244,12 @@ def test_what_cannot_be_run_is_said_before_anything_is(
     done = typed(*command.split(), *(["--device", "cpu"] if "--case te" in command else []))
     assert (done.code, done.out) == (2, "")
     assert words in done.err
+
+
+def test_the_variable_names_several_as_path_does(folders: Path) -> None:
+    done = child("run", GRADCHECK_TE=f"{folders / '2.17.1'}:{folders / 'again'}")
+    assert (done.code, done.out) == (2, "")
+    assert f"--te {folders / 'again'}: expected a version that no other --te has" in done.err
 
 
 # --- real workers
