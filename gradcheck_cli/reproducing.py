@@ -25,9 +25,9 @@ from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reproduce.execute import execute, execute_in
+from gradcheck_cli.reproduce.making import Making
+from gradcheck_cli.reproduce.makings import making
 from gradcheck_cli.reproduce.minimise import FLOORS, Budget, Floor, minimise
-from gradcheck_cli.reproduce.recipe import Recipe
-from gradcheck_cli.reproduce.recipes import recipe
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import CONTROL, Headers, contrasts, scripted, variants
 from gradcheck_cli.reproduce.tensors import held
@@ -74,10 +74,10 @@ class Bench:
         """Seconds for a script: as many as for a case, and what its imports take, which a worker has done before."""
         return self.executor.timeout + max(LEAST_START, STARTS * self._start)
 
-    def recipe(self, case: Case) -> Recipe:
+    def making(self, case: Case) -> Making:
         """How a script builds the layer of a case, with the versions that the worker found."""
         candidate = plugins.candidate(case.provider)
-        made = recipe(case, plugins.target(case.provider, case.api), candidate.environment, self.environment)
+        made = making(case, plugins.target(case.provider, case.api), candidate.environment, self.environment)
         return made._replace(hook=candidate.main_grad_written_by == "hook")
 
     def passing(self, case: Case) -> list[Case]:
@@ -200,7 +200,7 @@ def script_of(
         failure,
         case,
         passing,
-        lambda one, data: body(Wanted(one, failure, data, on.device.partition(":")[0]), on.recipe(one)),
+        lambda one, data: body(Wanted(one, failure, data, on.device.partition(":")[0]), on.making(one)),
         run,
         Headers(
             lambda result: reproduction.header(result, failure, on.environment, __version__),

@@ -8,7 +8,7 @@ from gradcheck_cli import plugins
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
-from gradcheck_cli.reproduce.recipes import recipe
+from gradcheck_cli.reproduce.makings import making
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.wanted import Wanted, kinds
 
@@ -18,7 +18,7 @@ def written(case: str, failure: Failure, device: str = "cuda", version: str = "2
     one = Case.parse(case)
     candidate = plugins.candidate(one.provider)
     here = Environment(versions={"transformer_engine": version})
-    made = recipe(one, plugins.target(one.provider, one.api), candidate.environment, here)
+    made = making(one, plugins.target(one.provider, one.api), candidate.environment, here)
     lines = body(Wanted(one, failure, kinds(one, failure)[0], device), made)
     ast.parse("\n".join(lines))
     return lines

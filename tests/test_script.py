@@ -24,7 +24,7 @@ from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters import reproduction
 from gradcheck_cli.reproduce.execute import execute, shows
-from gradcheck_cli.reproduce.recipes import recipe
+from gradcheck_cli.reproduce.makings import making
 from gradcheck_cli.reproduce.script import body
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, contrasts, difference, scripted, variants
 from gradcheck_cli.reproduce.te_lines import SWITCH
@@ -36,7 +36,7 @@ LOST = Failure("wgrad", Outcome.MISSING, "none")
 
 def written(case: Case, failure: Failure = LOST, version: str = "2.17.1", device: str = "cuda") -> list[list[str]]:
     """The lines for each kind of data."""
-    made = recipe(
+    made = making(
         case, plugins.target(case.provider, case.api), plugins.candidate(case.provider).environment, TE[version]
     )
     return [body(Wanted(case, failure, data, device), made) for data in kinds(case, failure)]
@@ -90,7 +90,7 @@ def test_a_right_layer_passes_with_every_rounding_that_the_oracle_allows(tail: s
     # torch.grouped_mm takes no bias: it is added to what was stored, where the loop rounds once.
     for api in ("grouped_mm", "loop"):
         case = Case.parse(f"torch:api={api}:bias=1:m_splits=9,7{tail}")
-        made = recipe(case, "", {}, Environment())._replace(hook=True)
+        made = making(case, "", {}, Environment())._replace(hook=True)
         for role in ("fprop", "dgrad", "wgrad", "bgrad"):
             for data in KINDS:
                 text = "\n".join(body(Wanted(case, Failure(role, Outcome.INEXACT, ""), data, "cpu"), made))

@@ -124,7 +124,27 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "single_grouped_weight",
         "dtype",
         "tokens_per_expert",
-    }  # of test_script.py
+        "recipe",  # below
+    }  # the others of test_script.py
+
+
+QUANTISED = "te:api=module:single_grouped_weight=1:recipe=Float8CurrentScaling:m_splits=16,32:microbatches=1"
+
+
+def test_a_missing_wgrad_of_a_quantised_layer_is_shown_under_its_recipe() -> None:
+    lines = written(QUANTISED, Failure("wgrad", Outcome.MISSING, "none"))
+    text = "\n".join(lines)
+    assert "from transformer_engine.common.recipe import Float8CurrentScaling" in text
+    assert "with te.autocast(enabled=True, recipe=recipe): return layer(*given, **named)" in text
+    assert "y = quantised(x, [16, 32])" in text
+    assert len(lines) + HEADER <= MOST_LINES
+
+
+def test_a_wrong_value_of_a_quantised_layer_gets_no_script_that_could_not_tell_it() -> None:
+    with pytest.raises(Unscriptable, match="of what was quantised a few lines have neither value nor bound"):
+        written(QUANTISED, Failure("wgrad", Outcome.INEXACT, "doubled"))
+    with pytest.raises(Unscriptable, match="gradcheck's own"):
+        written("torch:api=loop:recipe=MXFP8", Failure("wgrad", Outcome.MISSING, "none"))
 
 
 def test_an_x_grad_that_comes_with_the_second_use_is_not_compared_after_the_first() -> None:

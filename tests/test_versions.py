@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -328,7 +329,12 @@ GroupedLinear.forward = _wait
 def test_ctrl_c_ends_all_runs_and_the_table_says_which_there_were(tmp_path: Path) -> None:
     made = [unpack(tmp_path, "2.17.1"), unpack(tmp_path, "2.18.0", more=CTRL_C), unpack(tmp_path, "2.19.0")]
     output = tmp_path / "out"
-    done = typed("run", *te(*made), "--case", RIGHT, "--device", "cpu", "--quiet", "--output", str(output))
+    # A shell may have told its background jobs to ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = typed("run", *te(*made), "--case", RIGHT, "--device", "cpu", "--quiet", "--output", str(output))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.code == 130
     assert f"| `{RIGHT}` | PASSED | UNTESTED | - |" in (output / "versions.md").read_text("utf-8")
     assert "\n2.19.0: the run was interrupted before it\n" in done.out

@@ -10,7 +10,7 @@ from gradcheck_cli.records.roles import is_chain
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving
 from gradcheck_cli.reproduce.driving import indented
-from gradcheck_cli.reproduce.recipe import DTYPES, Recipe
+from gradcheck_cli.reproduce.making import DTYPES, Making
 from gradcheck_cli.reproduce.wanted import FAULT, Wanted
 
 _PREFILL = "3.0"
@@ -19,17 +19,17 @@ _BY_TOKEN = {"fprop": "y", "dgrad": "x.grad", "pgrad": "probs.grad"}
 _LONGEST = 100
 
 
-def lines(wanted: Wanted, recipe: Recipe) -> list[str]:
+def lines(wanted: Wanted, making: Making) -> list[str]:
     """What stands below the variables and the imports."""
-    build = [folded for line in recipe.build for folded in _folded(_named(wanted, line))]
-    steps = _steps(wanted, recipe)
+    build = [folded for line in making.build for folded in _folded(_named(wanted, line))]
+    steps = _steps(wanted, making)
     off = [driving.OFF] if any("off(" in line for line in steps) else []
     alone = driving.frozen(wanted.case)
     return ["torch.manual_seed(0)", *off, *build, *_attached(wanted), *alone, *steps, "", *_told(wanted)]
 
 
 def _named(wanted: Wanted, line: str) -> str:
-    """A line of a recipe with what its names stand for: there are too few lines for names."""
+    """A line of a making with what its names stand for: there are too few lines for names."""
     case = wanted.case
     values = {
         "G": str(case.num_gemms),
@@ -56,7 +56,7 @@ def _attached(wanted: Wanted) -> list[str]:
     return driving.attached(wanted.case, _PREFILL, f'"{wanted.device}"')
 
 
-def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
+def _steps(wanted: Wanted, making: Making) -> list[str]:
     """Forward and backward, once for each microbatch."""
     case = wanted.case
     splits = [list(case.splits(k)) for k in range(case.microbatches)]
@@ -64,11 +64,11 @@ def _steps(wanted: Wanted, recipe: Recipe) -> list[str]:
     tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
     *each, call = (
         re.sub(r"\bsplits\b", given, _named(wanted, line.replace("sum(splits)", tokens)))
-        for line in (*recipe.each, recipe.call)
+        for line in (*making.each, making.call)
     )
     drawn = f'torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, device="{wanted.device}")'
     back = driving.backward(
-        case, driving.grad_output_of(case, "torch.randn_like(y)", padded=True), recipe.backward_dw, []
+        case, driving.grad_output_of(case, "torch.randn_like(y)", padded=True), making.backward_dw, []
     )
     step = [f"x = {driving.x_of(case, drawn)}", *each, f"y = {call}", *back]
     return step if once else [*driving.every(case, str(splits)), *indented(step)]

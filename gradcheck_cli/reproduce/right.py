@@ -6,7 +6,7 @@ from gradcheck_cli.records.due import is_first, overwriting_at_all
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving
 from gradcheck_cli.reproduce.driving import OVERWRITTEN, indented
-from gradcheck_cli.reproduce.recipe import Recipe
+from gradcheck_cli.reproduce.making import Making
 from gradcheck_cli.reproduce.wanted import Wanted
 
 PREFILL = {"integers": 3.0, "large integers": 257.0, "scaled integers": 3.0, "normal": 3.0}  # 257 is none of bf16's
@@ -37,12 +37,12 @@ def prefill(wanted: Wanted) -> float:
     return PREFILL["integers" if wanted.case.main_grad_dtype == "bf16" else wanted.data]
 
 
-def compared(wanted: Wanted, recipe: Recipe) -> list[str]:
+def compared(wanted: Wanted, making: Making) -> list[str]:
     """What is right after a microbatch, in fp64."""
     if not wanted.compares:
         return []
     if wanted.failure.role in ("wgrad", "bgrad"):
-        return [*_overwritten(wanted), *_summed(wanted, recipe)]
+        return [*_overwritten(wanted), *_summed(wanted, making)]
     return _row_by_row(wanted)
 
 
@@ -60,10 +60,10 @@ def _overwritten(wanted: Wanted) -> list[str]:
     return lines
 
 
-def _summed(wanted: Wanted, recipe: Recipe) -> list[str]:
+def _summed(wanted: Wanted, making: Making) -> list[str]:
     """A microbatch's share of a parameter's gradient, and beside it as it is with another order of the roundings."""
     whole = own = "gi.T @ xi" if wanted.failure.role == "wgrad" else "gi.sum(0)"
-    if wanted.rounds and (recipe.hook or not wanted.into_main_grad):
+    if wanted.rounds and (making.hook or not wanted.into_main_grad):
         own = f"({own}).to(DTYPE)"
     rounds = wanted.rounds and wanted.held_in != "torch.float32"
     step = f"expected[i] = (expected[i] + {own}).to({wanted.held_in})" if rounds else f"expected[i] += {own}"

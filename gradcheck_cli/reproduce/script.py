@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.records.roles import is_chain, roles_of
 from gradcheck_cli.reproduce import driving, flags, presence, right
 from gradcheck_cli.reproduce.driving import indented
-from gradcheck_cli.reproduce.recipe import DTYPES, Recipe
+from gradcheck_cli.reproduce.making import DTYPES, Making
 from gradcheck_cli.reproduce.wanted import FAULT, LARGE, MOST_LINES, SMALL, Unscriptable, Wanted
 
 STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dtype}, largest {t.abs().max():.4g}"'
@@ -13,7 +13,7 @@ STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dty
 HEADER = 4  # lines at most, which stand above
 
 
-def body(wanted: Wanted, recipe: Recipe) -> list[str]:
+def body(wanted: Wanted, making: Making) -> list[str]:
     """Everything below the header, as lines; raises Unscriptable."""
     failure = wanted.failure
     if failure.role == "case" and not failure.outcome.no_end:
@@ -24,32 +24,36 @@ def body(wanted: Wanted, recipe: Recipe) -> list[str]:
         raise Unscriptable(
             f"{failure}: of what has gone through an activation a few lines have neither value nor bound"
         )
+    if wanted.case.recipe != "none" and wanted.compares and wanted.data != "presence":
+        raise Unscriptable(f"{failure}: of what was quantised a few lines have neither value nor bound")
+    if wanted.case.recipe != "none" and wanted.case.provider == "torch":
+        raise Unscriptable(f"{failure}: what quantises here is gradcheck's own, and no few lines")
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
         raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:
         flags.wrong(wanted)  # raises where nothing can be looked at
-    variables = [f'os.environ["{name}"] = "{value}"' for name, value in recipe.variables.items()]
+    variables = [f'os.environ["{name}"] = "{value}"' for name, value in making.variables.items()]
     system = [] if failure.outcome.no_end else ["import sys"]
-    head = [*(["import os", *variables] if variables else []), *system, "import torch", *recipe.imports, ""]
+    head = [*(["import os", *variables] if variables else []), *system, "import torch", *making.imports, ""]
     if wanted.data == "presence":
-        return [*head, *presence.lines(wanted, recipe)]
-    lines = [*head, *_lines(wanted, recipe, tells_all=True)]
+        return [*head, *presence.lines(wanted, making)]
+    lines = [*head, *_lines(wanted, making, tells_all=True)]
     if len(lines) > MOST_LINES - HEADER:
-        return [*head, *_lines(wanted, recipe, tells_all=False)]
+        return [*head, *_lines(wanted, making, tells_all=False)]
     return lines
 
 
-def _lines(wanted: Wanted, recipe: Recipe, *, tells_all: bool) -> list[str]:
+def _lines(wanted: Wanted, making: Making, *, tells_all: bool) -> list[str]:
     """What stands below the imports; `tells_all` what became of every gradient, and not only of the wrong one."""
     case = wanted.case
     rest = [
-        *recipe.build,
-        *_loaded(wanted, recipe),
+        *making.build,
+        *_loaded(wanted, making),
         *_attached(wanted),
         *driving.frozen(case),
         *right.expected(wanted),
         *driving.every(case, "SPLITS"),
-        *indented([*_microbatch(wanted, recipe), *right.compared(wanted, recipe)]),
+        *indented([*_microbatch(wanted, making), *right.compared(wanted, making)]),
         *(_states(wanted) if tells_all else []),
         *_told(wanted),
     ]
@@ -72,12 +76,12 @@ def _draw(wanted: Wanted) -> str:
     return f"def draw(*shape): return torch.randint(-{largest}, {largest + 1}, shape, device=DEVICE).to(DTYPE)"
 
 
-def _loaded(wanted: Wanted, recipe: Recipe) -> list[str]:
+def _loaded(wanted: Wanted, making: Making) -> list[str]:
     """Weights and biases, where the result depends on them; to their own gradients they are of no account."""
     if not wanted.compares or wanted.failure.role not in ("fprop", "dgrad"):
         return []
-    lines = [f"w = draw(G, N, K){wanted.power('w')}", "with torch.no_grad():", *indented(recipe.load)]
-    filled = f"    for b in biases: {recipe.bias}.fill_(1.0{wanted.power('x', 'w')})"
+    lines = [f"w = draw(G, N, K){wanted.power('w')}", "with torch.no_grad():", *indented(making.load)]
+    filled = f"    for b in biases: {making.bias}.fill_(1.0{wanted.power('x', 'w')})"
     return lines + ([filled] if wanted.case.bias else [])
 
 
@@ -89,7 +93,7 @@ def _attached(wanted: Wanted) -> list[str]:
     return lines + (flags.kept(wanted) if wanted.looks_at_attributes else [])
 
 
-def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
+def _microbatch(wanted: Wanted, making: Making) -> list[str]:
     """Forward, backward and backward_dw; on a device an exception is there once it is waited for."""
     case, power = wanted.case, wanted.power("x")
     x, g = "draw(sum(splits), K)", f"draw(sum(splits), {'K' if is_chain(case) else 'N'})"
@@ -98,13 +102,13 @@ def _microbatch(wanted: Wanted, recipe: Recipe) -> list[str]:
     before, after = flags.around(wanted)
     waited = ["torch.cuda.synchronize()"] if wanted.failure.outcome.no_end and wanted.device == "cuda" else []
     lines = [*before, f"x = {driving.x_of(case, x)}"]
-    lines += recipe.each
+    lines += making.each
     expanded = case.grad_output == "expanded"
     if not expanded:
         lines.append(f"g = {driving.grad_output_of(case, g, padded=False)}")
     ones = ["g = torch.ones_like(y)"] if expanded and wanted.compares else []
-    back = driving.backward(case, "g", recipe.backward_dw, after)
-    return [*lines, f"y = {recipe.call}", *waited, *back, *ones, *waited]
+    back = driving.backward(case, "g", making.backward_dw, after)
+    return [*lines, f"y = {making.call}", *waited, *back, *ones, *waited]
 
 
 def _told(wanted: Wanted) -> list[str]:

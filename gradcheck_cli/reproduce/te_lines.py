@@ -5,8 +5,9 @@ from __future__ import annotations
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.recipe import RECIPES
 from gradcheck_cli.records.splits import TAIL
-from gradcheck_cli.reproduce.recipe import PROBS, Recipe, load_each
+from gradcheck_cli.reproduce.making import PROBS, Making, load_each
 
 # From here on an argument chooses the path of te.GroupedLinear, before it a variable (te_module.py).
 PATH_IS_AN_ARGUMENT = (2, 19)
@@ -22,7 +23,7 @@ SPLITS_AS = {
 }
 
 
-def module(case: Case, environment: Environment) -> Recipe:
+def module(case: Case, environment: Environment) -> Making:
     """te.GroupedLinear."""
     argument = environment.version("transformer_engine") >= PATH_IS_AN_ARGUMENT
     native = case.path == "native"
@@ -32,7 +33,7 @@ def module(case: Case, environment: Environment) -> Recipe:
         options.append("fuse_wgrad_accumulation=True")
     if case.path != "auto" and argument:
         options.append(f"use_grouped_tensor={native}")
-    return Recipe(
+    return Making(
         variables={SWITCH: str(int(native))} if case.path != "auto" and not argument else {},
         imports=["import transformer_engine.pytorch as te"],
         build=[
@@ -45,9 +46,9 @@ def module(case: Case, environment: Environment) -> Recipe:
     )
 
 
-def op(case: Case, _: Environment) -> Recipe:
+def op(case: Case, _: Environment) -> Making:
     """te.ops.GroupedLinear."""
-    return Recipe(
+    return Making(
         variables={},
         imports=["import transformer_engine.pytorch.ops as te_ops"],
         build=[_made("layer", case, "K, N"), *_parameters(case)],
@@ -57,9 +58,9 @@ def op(case: Case, _: Environment) -> Recipe:
     )
 
 
-def op_mlp(case: Case, _: Environment) -> Recipe:
+def op_mlp(case: Case, _: Environment) -> Making:
     """te.ops.Sequential of two of them with ScaledSwiGLU between; each op takes an input of its own besides."""
-    return Recipe(
+    return Making(
         variables={},
         imports=["import transformer_engine.pytorch.ops as te_ops"],
         build=[
@@ -117,3 +118,19 @@ def _load(case: Case) -> list[str]:
     if case.single_grouped_weight:
         return ["layer.weight.rowwise_data.copy_(w.flatten())"]
     return load_each()
+
+
+def quantised(case: Case, made: Making) -> Making:
+    """The same layer, each of its calls under the autocast of the case's recipe."""
+    name = RECIPES[case.recipe].class_name
+    te = "import transformer_engine.pytorch as te"
+    return made._replace(
+        imports=[f"from transformer_engine.common.recipe import {name}", *dict.fromkeys([te, *made.imports])],
+        build=[
+            *made.build,
+            f"recipe = {name}()",
+            "def quantised(*given, **named):",
+            "    with te.autocast(enabled=True, recipe=recipe): return layer(*given, **named)",
+        ],
+        call=made.call.replace("layer(", "quantised("),
+    )

@@ -8,10 +8,10 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.roles import is_chain
 from gradcheck_cli.records.splits import TAIL
 from gradcheck_cli.reproduce.driving import own
-from gradcheck_cli.reproduce.recipe import PROBS, Recipe, load_each
+from gradcheck_cli.reproduce.making import PROBS, Making, load_each
 
 
-def _layer(case: Case, call: str) -> Recipe:
+def _layer(case: Case, call: str) -> Making:
     """A layer of plain torch, of which `call` makes an output without a tail."""
     build = [f"weights = {_drawn('N, K', packed=case.single_grouped_weight)}"]
     if case.bias:
@@ -23,7 +23,7 @@ def _layer(case: Case, call: str) -> Recipe:
     if case.padded_tail != "none":
         call = f"torch.nn.functional.pad({call}, (0, 0, 0, {TAIL}))"
     load = ["weights[0].copy_(w)"] if case.single_grouped_weight else load_each()
-    return Recipe({}, [], build, call, load, backward_dw="backward_dw()")
+    return Making({}, [], build, call, load, backward_dw="backward_dw()")
 
 
 def _drawn(shape: str, *, packed: bool, scale: str = "") -> str:
@@ -73,7 +73,7 @@ def _biases(case: Case) -> str:
     return "biases[0].unbind()" if case.single_grouped_bias else "biases"
 
 
-def loop(case: Case, _: Environment) -> Recipe:
+def loop(case: Case, _: Environment) -> Making:
     """F.linear of each expert."""
     each = f"{_weights(case)}[0].unbind()" if case.single_grouped_weight else _weights(case)
     biases = _biases(case) if case.bias else "[None] * G"
@@ -81,7 +81,7 @@ def loop(case: Case, _: Environment) -> Recipe:
     return _layer(case, f"torch.cat([{one} for r, w, b in zip(x{own(case)}.split(splits), {each}, {biases})])")
 
 
-def grouped_mm(case: Case, _: Environment) -> Recipe:
+def grouped_mm(case: Case, _: Environment) -> Making:
     """One grouped_mm."""
     whole = f"{_weights(case)}[0]" if case.single_grouped_weight else f"torch.stack({_weights(case)})"
     ends = "torch.tensor(splits, device=DEVICE).cumsum(0).to(torch.int32)"
@@ -91,7 +91,7 @@ def grouped_mm(case: Case, _: Environment) -> Recipe:
     return _layer(case, call)
 
 
-def op_mlp(case: Case, _: Environment) -> Recipe:
+def op_mlp(case: Case, _: Environment) -> Making:
     """Two layers of F.linear of each expert, and a scaled SwiGLU between them."""
     packed = case.single_grouped_weight
     each = ("weights[0]", "weights_fc2[0]") if packed else ("weights", "weights_fc2")
@@ -106,4 +106,4 @@ def op_mlp(case: Case, _: Environment) -> Recipe:
         "    scaled = torch.nn.functional.silu(gates) * units * probs.unsqueeze(-1)",
         f"    return linear(scaled, {each[1]}, splits)",
     ]
-    return Recipe({}, [], build, "layer(x, probs, splits)", [], each=(PROBS,))
+    return Making({}, [], build, "layer(x, probs, splits)", [], each=(PROBS,))

@@ -1,4 +1,4 @@
-"""What must be known of a layer to build and call it in a few lines? A recipe, whoever makes the layer."""
+"""What must be known of a layer to build and call it in a few lines? Its making, whoever makes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.floa
 PROBS = "probs = torch.rand(sum(splits), dtype=DTYPE, device=DEVICE).requires_grad_()"
 
 
-class Recipe(NamedTuple):
+class Making(NamedTuple):
     """Lines of Python: what stands before the import of torch, the imports, and how to make and call the layer.
 
     `build` draws the parameters where the layer does not, so that nothing printed is chance, and ends with `weights`

@@ -8,9 +8,9 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.roles import CHAIN, is_chain
 from gradcheck_cli.reproduce import te_lines, torch_lines
-from gradcheck_cli.reproduce.recipe import PROBS, Recipe, load_each
+from gradcheck_cli.reproduce.making import PROBS, Making, load_each
 
-MAKERS: dict[tuple[str, str], Callable[[Case, Environment], Recipe]] = {
+MAKERS: dict[tuple[str, str], Callable[[Case, Environment], Making]] = {
     ("te", "module"): te_lines.module,
     ("te", "op"): te_lines.op,
     ("te", CHAIN): te_lines.op_mlp,
@@ -20,16 +20,18 @@ MAKERS: dict[tuple[str, str], Callable[[Case, Environment], Recipe]] = {
 }
 
 
-def recipe(case: Case, target: str, variables: dict[str, str], environment: Environment) -> Recipe:
-    """The recipe of a case; a plug-in is built by its own entry point, which takes the case itself."""
+def making(case: Case, target: str, variables: dict[str, str], environment: Environment) -> Making:
+    """The making of a case; a plug-in is built by its own entry point, which takes the case itself."""
     make = MAKERS.get((case.provider, case.api))
     made = make(case, environment) if make else _plugged_in(case, target)
+    if case.recipe != "none" and case.provider == "te":
+        made = te_lines.quantised(case, made)
     # Variables that only make gradcheck faster or steadier are no part of the failure.
     needed = {name: value for name, value in variables.items() if name.startswith("NVTE_")}
     return made._replace(variables={**needed, **made.variables})
 
 
-def _plugged_in(case: Case, target: str) -> Recipe:
+def _plugged_in(case: Case, target: str) -> Making:
     module, _, name = target.partition(":")
     build = [
         f'layer = {name}(Case.parse("{case}"), torch.device(DEVICE))',
@@ -38,7 +40,7 @@ def _plugged_in(case: Case, target: str) -> Recipe:
         *(["biases = list(layer.biases)"] if case.bias else []),
     ]
     load = ["weights[0].copy_(w)"] if case.single_grouped_weight else load_each()
-    made = Recipe(
+    made = Making(
         variables={},
         imports=["from gradcheck_cli.records.case import Case", f"from {module} import {name}"],
         build=build,
@@ -48,8 +50,8 @@ def _plugged_in(case: Case, target: str) -> Recipe:
     return _with_two_layers(made) if is_chain(case) else made
 
 
-def _with_two_layers(made: Recipe) -> Recipe:
-    """The recipe of a plug-in's chain (`compute/provider.py`)."""
+def _with_two_layers(made: Making) -> Making:
+    """The making of a plug-in's chain (`compute/provider.py`)."""
     build = [
         made.build[0],
         "layer.load(torch.randn(G, 2 * N, K) / K**0.5, None)",
