@@ -81,7 +81,7 @@ _CHAIN = (
     ),
     _of_one_layer(
         "chain-has-no-recipe",
-        ("recipe",),
+        ("recipe", "backward_override"),
         "what quantisation leaves of a chain is random, and its bound is not worked out yet",
     ),
     _of_one_layer(
@@ -98,6 +98,13 @@ CONSTRAINTS = (
         why="of what is built in, te and torch:api=loop know recipes; ask for recipe=none",
         rejects=lambda case: case.recipe != "none" and case.provider in ("torch", "faults") and case.api != "loop",
         about=(("recipe",),),
+    ),
+    Constraint(
+        name="override-needs-a-recipe",
+        why="backward_override says what the backward of a quantised layer multiplies, and DelayedScaling has none; "
+        "ask for another recipe, or backward_override=none",
+        rejects=lambda case: case.backward_override != "none" and case.recipe in ("none", "DelayedScaling"),
+        about=(("backward_override", "recipe"),),
     ),
     Constraint(
         name="nvfp4-loses-something",

@@ -1019,7 +1019,7 @@ class QuantisedOtherwise(LoopLayer):
     def __init__(self, case: Case, device: torch.device) -> None:
         super().__init__(case, device)
         if self.quantiser:
-            self.quantiser = self.kind(self.quantiser.recipe)
+            self.quantiser = self.kind(self.quantiser.recipe, self.quantiser.override)
 
 
 class OneUnitOff(Quantiser):
@@ -1038,8 +1038,8 @@ class OneUnitOff(Quantiser):
 class OfAnother(Quantiser):
     """Each x is dequantised with the scale of the expert before, where that is known."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
+    def __init__(self, recipe: Recipe, override: str = "none") -> None:
+        super().__init__(recipe, override)
         self.seen: dict[int, torch.Tensor] = {}
 
     def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
@@ -1115,3 +1115,12 @@ class SilentOfItsRecipe(LoopLayer):
     def effective(self) -> dict[str, str | int]:
         """All but the recipe."""
         return {name: value for name, value in super().effective().items() if name != "recipe"}
+
+
+class ForgetsTheOverride(LoopLayer):
+    """A layer whose backward quantises, whatever it is told of it."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        if self.quantiser:
+            self.quantiser.override = "none"

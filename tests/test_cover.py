@@ -183,6 +183,7 @@ def test_a_group_of_axes_is_enough_to_be_rejected_for() -> None:
         provider, api = drawn.choice(LAYERS)
         axes = {name: drawn.choice(own) for name, own in VALUES.items()}
         axes["recipe"] = drawn.choice(("none", *RECIPES))
+        axes["backward_override"] = drawn.choice(("none", "high_precision"))
         case = Case(provider=provider, api=api, **axes)
         for rule in CONSTRAINTS:
             alone = [

@@ -10,6 +10,7 @@ from gradcheck_cli import matrix, pipeline
 from gradcheck_cli.compute import inputs, reference
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.providers.torch_quantised import E4M3, E5M2, Quantiser
+from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
@@ -35,6 +36,19 @@ def test_a_right_quantised_layer_differs_in_no_element_over_three_steps(recipe: 
     assert "quantisation" in found.channels["normal"]
     assert found.mutants is not None
     assert found.mutants.killed == found.mutants.of > 0
+
+
+@pytest.mark.parametrize("override", ("high_precision", "dequantized"))
+@pytest.mark.parametrize("recipe", KNOWN[1:])
+def test_a_backward_of_other_operands_is_as_right(recipe: str, override: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}:backward_override={override}")
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+def test_an_override_that_was_not_followed_is_another_case() -> None:
+    found = verdict(f"{LOOP}:recipe=MXFP8:backward_override=high_precision", "ForgetsTheOverride")
+    assert found.outcome is Outcome.NOT_THE_CASE
+    assert "backward_override=high_precision, and backward_override=none ran" in found.findings[0].why
 
 
 # A layer that is wrong in how it quantises -> the recipes of which the data shows it.
@@ -109,6 +123,7 @@ def here(te: str, cublas: str = "13.5", capability: tuple[int, int] = (9, 0)) ->
 
 
 PADDED = "m_splits=128,0,256:in_features=256:out_features=128"
+HIGH = "te:api=module:recipe=Float8CurrentScaling:backward_override=high_precision"
 SINGLE = "module-single-weight-needs-native"
 # A case, where it runs -> the row of the table that closes it, or "".
 CLOSED = (
@@ -125,6 +140,9 @@ CLOSED = (
     ("te:api=op:recipe=Float8BlockScaling", here("2.17.1"), "op-has-no-block-scaling"),
     ("te:api=op:recipe=Float8BlockScaling", here("2.20.2"), ""),
     ("te:api=op:recipe=Float8CurrentScaling", here("2.17.1", "13.1"), ""),
+    (f"{HIGH}:path=legacy", here("2.14.1"), "override-since-2.15"),
+    (f"{HIGH}:path=legacy", here("2.17.1"), ""),
+    (f"{HIGH}:path=native", here("2.20.2"), "module-falls-back"),
 )  # fmt: skip
 
 
@@ -133,10 +151,27 @@ def test_the_table_says_where_a_recipe_runs(case: str, where: Environment, row: 
     assert [one.name for one in closed(Case.parse(f"{case}:{PADDED}"), where)] == ([row] if row else [])
 
 
-def test_a_recipe_that_nothing_passes_through_is_excluded() -> None:
-    found = matrix.excluded(Case.parse("te:api=module:recipe=NVFP4"))
+EXCLUDED = {
+    "te:api=module:recipe=NVFP4": "nvfp4-loses-something",
+    "te:api=module:backward_override=dequantized": "override-needs-a-recipe",
+    "te:api=module:recipe=DelayedScaling:backward_override=dequantized": "override-needs-a-recipe",
+    "te:api=module:recipe=DelayedScaling:grad_output=expanded": "uniform-grad-output-has-a-scale",
+    "torch:api=grouped_mm:recipe=MXFP8": "recipe-needs-a-quantiser",
+    "te:api=op_mlp:recipe=MXFP8": "chain-has-no-recipe",
+}
+
+
+@pytest.mark.parametrize("case", EXCLUDED)
+def test_what_nobody_could_judge_is_excluded_with_its_reason(case: str) -> None:
+    found = matrix.excluded(Case.parse(case))
     assert found is not None
-    assert found.constraint == "nvfp4-loses-something"
+    assert found.constraint == EXCLUDED[case]
+
+
+def test_the_contract_says_what_is_quantised_and_how() -> None:
+    said = "\n".join(contract.in_words(Case.parse("te:api=module:recipe=MXFP8:backward_override=high_precision")))
+    assert "recipe=MXFP8: x_i, w_i and grad_output_i are quantised for each GEMM (E4M3; a power of two" in said
+    assert "backward_override=high_precision: the backward multiplies all as it was given, unquantised" in said
 
 
 def test_what_quantises_is_recorded_as_what_ran() -> None:

@@ -125,6 +125,7 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "dtype",
         "tokens_per_expert",
         "recipe",  # below
+        "backward_override",
     }  # the others of test_script.py
 
 
@@ -138,6 +139,8 @@ def test_a_missing_wgrad_of_a_quantised_layer_is_shown_under_its_recipe() -> Non
     assert "with te.autocast(enabled=True, recipe=recipe): return layer(*given, **named)" in text
     assert "y = quantised(x, [16, 32])" in text
     assert len(lines) + HEADER <= MOST_LINES
+    override = written(f"{QUANTISED}:backward_override=dequantized", Failure("wgrad", Outcome.MISSING, "none"))
+    assert 'recipe = Float8CurrentScaling(backward_override="dequantized")' in override
 
 
 def test_a_wrong_value_of_a_quantised_layer_gets_no_script_that_could_not_tell_it() -> None:

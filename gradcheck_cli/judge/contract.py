@@ -24,6 +24,7 @@ from gradcheck_cli.records.due import (
     steps_of,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
+from gradcheck_cli.records.recipe import quantised_in_words
 from gradcheck_cli.records.roles import is_chain, part, weights_of
 
 
@@ -146,6 +147,7 @@ def in_words(case: Case) -> list[str]:
         f"K={case.in_features}, N={case.out_features}, {dtype}"
     ]
     said += [f"microbatch {k}: m_splits = {list(case.splits(k))}{_called_with(case, k)}" for k in range(steps)]
+    said += quantised_in_words(case)
     (columns,) = part(case, "fprop")
     said.append(f"fprop: the output, (sum(m_splits), {columns}), is {formulas['fprop']} for the rows of each expert i")
     if case.frozen_input:

@@ -139,6 +139,13 @@ ROWS = (
         name="op-has-no-block-scaling", provider="te", api="op", since=(2, 13), before=(2, 18), gates=("recipe_op",),
         says=r"do not support FP8 block scaling recipe", raises="NotImplementedError",
     ),
+    *(
+        Row(
+            name="override-since-2.15", provider="te", api=api, since=(2, 9), before=(2, 15),
+            gates=("recipe_override",), says=r"backward_override", raises="TypeError",
+        )
+        for api in ("module", "op")
+    ),
     Row(
         name="original-needs-no-history", provider="te", api="module", since=(2, 9), gates=("recipe_original",),
         says=r"DelayedScaling recipe is not supported with save_original_input", raises="ValueError",

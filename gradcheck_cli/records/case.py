@@ -63,6 +63,10 @@ class Case(Record, frozen=True, kw_only=True):
     recipe: Annotated[RecipeName, Meta(description="how x, weights and grad_output are quantised for each GEMM")] = (
         "none"
     )
+    backward_override: Annotated[
+        Literal["none", "high_precision", "dequantized"],
+        Meta(description="what a recipe's backward multiplies: all quantised, all as given, or x and w dequantised"),
+    ] = "none"
     bias: bool = False
     single_grouped_bias: Annotated[bool, Meta(description="one packed (G, N) bias")] = False
     return_bias: Annotated[bool, Meta(description="the layer returns its biases, and the trainer adds them")] = False

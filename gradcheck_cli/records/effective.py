@@ -7,5 +7,5 @@ from gradcheck_cli.records.case import Case
 
 def asked_of_the_forward(case: Case) -> tuple[str, ...]:
     """The axes of which a case asks for something that a layer chooses anew in each forward."""
-    path = ("path",) if case.path != "auto" else ()
-    return (*path, "recipe") if case.recipe != "none" else path
+    left_open = {"path": "auto", "recipe": "none", "backward_override": "none"}
+    return tuple(name for name, value in left_open.items() if getattr(case, name) != value)

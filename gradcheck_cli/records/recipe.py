@@ -24,6 +24,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     name: RecipeName
     class_name: str  # of Transformer Engine's recipe
     scale: Literal["quotient", "power of two", "two levels"]  # of what a scale is made
+    said: str  # in words
     rows: int  # what the tokens of each expert must be a multiple of
     # Scales come from the amax of earlier steps, and the first is 1: data must not lie far from 1.
     delayed: bool = False
@@ -32,11 +33,42 @@ class Recipe(Record, frozen=True, kw_only=True):
 RECIPES: dict[RecipeName, Recipe] = {
     one.name: one
     for one in (
-        Recipe(name="DelayedScaling", class_name="DelayedScaling", scale="quotient", rows=16, delayed=True),
-        Recipe(name="Float8CurrentScaling", class_name="Float8CurrentScaling", scale="quotient", rows=16),
-        Recipe(name="Float8BlockScaling", class_name="Float8BlockScaling", scale="power of two", rows=16),
-        Recipe(name="MXFP8", class_name="MXFP8BlockScaling", scale="power of two", rows=32),
-        Recipe(name="NVFP4", class_name="NVFP4BlockScaling", scale="two levels", rows=16),
+        Recipe(
+            name="DelayedScaling",
+            class_name="DelayedScaling",
+            scale="quotient",
+            rows=16,
+            delayed=True,
+            said="E4M3, gradients E5M2; one scale for each tensor of each expert, from its largest element so far",
+        ),
+        Recipe(
+            name="Float8CurrentScaling",
+            class_name="Float8CurrentScaling",
+            scale="quotient",
+            rows=16,
+            said="E4M3, gradients E5M2; one scale for each tensor of each expert, from its largest element",
+        ),
+        Recipe(
+            name="Float8BlockScaling",
+            class_name="Float8BlockScaling",
+            scale="power of two",
+            rows=16,
+            said="E4M3; a power of two for each 128 elements along the sum, of weights for each 128 x 128",
+        ),
+        Recipe(
+            name="MXFP8",
+            class_name="MXFP8BlockScaling",
+            scale="power of two",
+            rows=32,
+            said="E4M3; a power of two for each 32 elements along the sum",
+        ),
+        Recipe(
+            name="NVFP4",
+            class_name="NVFP4BlockScaling",
+            scale="two levels",
+            rows=16,
+            said="E2M1; a scale for each 16 elements; rotated, and gradients rounded at random",
+        ),
     )
 }
 assert {"none", *RECIPES} == set(get_args(RecipeName))  # noqa: S101
@@ -45,3 +77,19 @@ assert {"none", *RECIPES} == set(get_args(RecipeName))  # noqa: S101
 def recipe_of(case: Case) -> Recipe | None:
     """The recipe of a case; None where nothing is quantised."""
     return RECIPES.get(case.recipe)
+
+
+OVERRIDDEN = {
+    "high_precision": "the backward multiplies all as it was given, unquantised",
+    "dequantized": "the backward multiplies grad_output as it was given, and x and w as the forward quantised them",
+}
+
+
+def quantised_in_words(case: Case) -> list[str]:
+    """What a recipe does to the operands of each GEMM, for `gradcheck show`; nothing where there is none."""
+    recipe = recipe_of(case)
+    if recipe is None:
+        return []
+    quantised = f"recipe={recipe.name}: x_i, w_i and grad_output_i are quantised for each GEMM ({recipe.said})"
+    override = OVERRIDDEN.get(case.backward_override)
+    return [quantised, *([f"backward_override={case.backward_override}: {override}"] if override else [])]

@@ -28,11 +28,12 @@ def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
         return []
     return [
         _device_gate(recipe, environment),
-        _native_gate(recipe, environment),
+        _native_override_gate(case) or _native_gate(recipe, environment),
         _rows_gate(recipe, case),
         _columns_gate(case),
         _op_gate(recipe, case),
         _original_gate(recipe, case),
+        _override_gate(case, environment),
     ]
 
 
@@ -69,6 +70,22 @@ def _native_gate(recipe: Recipe, environment: Environment) -> Gate | None:
         return None
     found = f"recipe={recipe.name} with cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
     return Gate(name="recipe", found=found, unlock=f"cuBLASLt {asked[0]}.{asked[1]} or newer at run time")
+
+
+def _native_override_gate(case: Case) -> Gate | None:
+    """The op does not ask for it (`is_op_fuser_grouped_tensor_path_supported`)."""
+    if case.backward_override == "none" or case.api != "module":
+        return None
+    found = f"backward_override={case.backward_override}, which the native path does not know"
+    return Gate(name="recipe", found=found, unlock="path=legacy, or backward_override=none")
+
+
+def _override_gate(case: Case, environment: Environment) -> Gate | None:
+    """Recipes have it since 2.15 (transformer_engine/common/recipe/__init__.py)."""
+    if case.backward_override == "none" or environment.version("transformer_engine") >= (2, 15):
+        return None
+    found = f"backward_override={case.backward_override}"
+    return Gate(name="recipe_override", found=found, unlock="Transformer Engine 2.15 or newer")
 
 
 def _rows_gate(recipe: Recipe, case: Case) -> Gate | None:

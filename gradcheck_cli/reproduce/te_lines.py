@@ -122,13 +122,14 @@ def _load(case: Case) -> list[str]:
 
 def quantised(case: Case, made: Making) -> Making:
     """The same layer, each of its calls under the autocast of the case's recipe."""
-    name = RECIPES[case.recipe].class_name
+    name, asked = RECIPES[case.recipe].class_name, case.backward_override
+    override = "" if asked == "none" else f'backward_override="{asked}"'
     te = "import transformer_engine.pytorch as te"
     return made._replace(
         imports=[f"from transformer_engine.common.recipe import {name}", *dict.fromkeys([te, *made.imports])],
         build=[
             *made.build,
-            f"recipe = {name}()",
+            f"recipe = {name}({override})",
             "def quantised(*given, **named):",
             "    with te.autocast(enabled=True, recipe=recipe): return layer(*given, **named)",
         ],

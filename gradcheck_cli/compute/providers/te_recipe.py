@@ -30,8 +30,10 @@ class Quantised:
         asked = recipe_of(case)
         self.asked = asked is not None
         recipes = import_module("transformer_engine.common.recipe") if asked else None
-        self._recipe: Any = getattr(recipes, asked.class_name)() if asked else None
-        self.taken: str | None = None
+        override = case.backward_override
+        options = {} if override == "none" else {"backward_override": override}
+        self._recipe: Any = getattr(recipes, asked.class_name)(**options) if asked else None
+        self.taken: dict[str, str | int] = {}
 
     def context(self) -> AbstractContextManager[Any]:
         """Around one forward; scales of DelayedScaling follow at its end."""
@@ -44,25 +46,27 @@ class Quantised:
     def look(self, output: torch.Tensor) -> None:
         """Read from the node that made the output which recipe the forward took; only who asks for one must know."""
         found = recipe_taken(output)
-        if found != "unknown" or self.asked:
-            self.taken = found or self.taken
+        self.taken |= {name: ran for name, ran in found.items() if ran != "unknown" or self.asked}
 
     def effective(self) -> dict[str, str | int]:
-        """The recipe of the last forward that says it."""
-        return {"recipe": self.taken} if self.taken else {}
+        """The recipe of the last forward that says it, and what its backward will multiply."""
+        return dict(self.taken)
 
 
-def recipe_taken(output: torch.Tensor) -> str:
-    """The recipe, none, or unknown, as the autograd node that made the output remembers it; "" where none made it.
+def recipe_taken(output: torch.Tensor) -> dict[str, str]:
+    """The recipe, none, or unknown, as the autograd node that made the output remembers it; empty where none made it.
 
-    The module keeps `fp8` in its context, the basic op `with_quantized_compute`, and both their quantisers.
+    The module keeps `fp8` in its context, which an override sets to False for its backward, the basic op
+    `with_quantized_compute`, and both their quantisers. The op knows no override.
     """
     if output.grad_fn is None:
-        return ""
+        return {}
     for node in contexts(output.grad_fn):
         quantised = getattr(node, "fp8", getattr(node, "with_quantized_compute", None))
         if quantised is None:
             continue
+        override = getattr(node, "backward_override", None)
         used = next(iter(getattr(node, "input_quantizers", None) or ()), None)
-        return QUANTISERS.get(type(used).__name__, "unknown") if quantised else "none"
-    return "unknown"
+        ran = QUANTISERS.get(type(used).__name__, "unknown") if quantised or override else "none"
+        return {"recipe": ran, "backward_override": override or "none"}
+    return {"recipe": "unknown"}

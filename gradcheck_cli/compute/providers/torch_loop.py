@@ -16,7 +16,7 @@ class LoopLayer(TorchLayer):
     def __init__(self, case: Case, device: torch.device) -> None:
         super().__init__(case, device)
         recipe = recipe_of(case)
-        self.quantiser = Quantiser(recipe) if recipe else None
+        self.quantiser = Quantiser(recipe, case.backward_override) if recipe else None
 
     def product(
         self, expert: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -43,7 +43,9 @@ class LoopLayer(TorchLayer):
 
     def effective(self) -> dict[str, str | int]:
         """Layout, dtype and recipe."""
-        return {**super().effective(), "recipe": self.quantiser.recipe.name if self.quantiser else "none"}
+        q = self.quantiser
+        ran = {"recipe": q.recipe.name, "backward_override": q.override} if q else {"recipe": "none"}
+        return {**super().effective(), **ran}
 
 
 def build(case: Case, device: torch.device) -> LoopLayer:

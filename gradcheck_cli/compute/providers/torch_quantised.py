@@ -24,8 +24,8 @@ Kind = Literal["x", "weight", "grad_output"]
 class Quantiser:
     """One recipe, and for DelayedScaling what it has seen of each tensor of each expert."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, override: str = "none") -> None:
+        self.recipe, self.override = recipe, override  # backward_override of the case
         self._amax: defaultdict[tuple[Kind, int], float] = defaultdict(float)
         self._scale: defaultdict[tuple[Kind, int], float] = defaultdict(lambda: 1.0)
 
@@ -101,14 +101,21 @@ class QuantisedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """dgrad, wgrad and bgrad, each where it is asked for."""
-        (g,), (x, weight), q, expert = grad_outputs, ctx.saved_tensors, ctx.quantiser, ctx.expert
+        (g,), (x, weight), q = grad_outputs, ctx.saved_tensors, ctx.quantiser
+        given: dict[Kind, torch.Tensor] = {"x": x, "weight": weight, "grad_output": g}
+
+        def operand(kind: Kind, along: Along) -> torch.Tensor:
+            if q.override == "none":
+                return q.through(given[kind], kind, ctx.expert, along)  # type: ignore[no-any-return]
+            if q.override == "dequantized" and kind != "grad_output":  # as the forward had it
+                return q.through(given[kind], kind, ctx.expert, "rows")  # type: ignore[no-any-return]
+            return given[kind].float()
+
         dgrad = wgrad = bgrad = None
         if ctx.needs_input_grad[0]:
-            w_q = q.through(weight, "weight", expert, "columns")
-            dgrad = (q.through(g, "grad_output", expert, "rows") @ w_q).to(x.dtype)
+            dgrad = (operand("grad_output", "rows") @ operand("weight", "columns")).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            g_q, x_q = q.through(g, "grad_output", expert, "columns"), q.through(x, "x", expert, "columns")
-            wgrad = (g_q.T @ x_q).to(x.dtype)
+            wgrad = (operand("grad_output", "columns").T @ operand("x", "columns")).to(x.dtype)
         if ctx.bias and ctx.needs_input_grad[2]:
             bgrad = g.float().sum(0).to(x.dtype)
         return dgrad, wgrad, bgrad, None, None
