@@ -119,10 +119,20 @@ def test_what_is_delayed_is_looked_at_before_and_after() -> None:
     assert {(slot.phase, slot.content) for slot in slots} == {("backward", BEFORE), ("backward_dw", "prefill+sum")}
 
 
+@pytest.mark.parametrize(
+    ("tail", "calls"),
+    (("", 1), (":grad_added_to_main_grad=absent", None), (":delay_wgrad_compute=1", None), (":tied_weights=1", 1)),
+)
+def test_a_backward_calls_the_hooks_of_each_weight_that_a_wrapper_waits_for(tail: str, calls: int | None) -> None:
+    slots = [slot for slot in expected(Case.parse(f"{FUSED}{tail}")) if slot.role == "wgrad" and slot.content != BEFORE]
+    assert {slot.hooks for slot in slots} == {calls}
+
+
 SAID = {
     "overwrite_main_grad=some": "overwrite_main_grad of those of experts [1, 3]: main_grad is the last microbatch's",
     "is_first_microbatch=first": "the first microbatch overwrites the prefill",
     "zero_out_wgrad=1": "whose content is zero",
+    "grad_added_to_main_grad=attached": "each backward calls the hooks of a weight once",
     "grad_added_to_main_grad=absent": ".grad stays None",
     "delay_wgrad_compute=1": "backward_dw() is called once after each backward",
     "frozen_weights=last": "the weight of expert 3 is frozen",

@@ -15,7 +15,7 @@ from gradcheck_cli.compute.found import Held
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import PARAMETERS, Mutant
-from gradcheck_cli.records.due import due, dummy_of, overwriting, paired
+from gradcheck_cli.records.due import due, dummy_of, hooks_of, overwriting, paired
 from gradcheck_cli.records.observation import Buffer
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 
@@ -99,6 +99,7 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             grad=grad.tensor,
             main_grad=main_grad.tensor if main_grad else None,
             flag=main_grad.added_flag if main_grad else None,
+            hooks=grad.hooks if weight and hooks_of(case) and not asleep(case, stage.role, expert) else None,
             on_top=where is None or where.prefill,
             frozen=asleep(case, stage.role, expert),
             dummy=dummy_of(case),
@@ -113,6 +114,8 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             after = delivered(before, *tensors, tuple(right.steps[-1].shape))
             if own:
                 after = replace(after, added_flag=given.flag, replaced=given.replaced)
+            elif given.hooks != right.hooks:
+                after = replace(after, hooks=given.hooks)
             yield buffer, expert, after
 
 

@@ -86,6 +86,27 @@ def freeze(case: Case, held: Parameters) -> None:
         bias.requires_grad = False
 
 
+class Hooks:
+    """How often the hooks of each weight were called, as a data-parallel wrapper that reduces in them would be.
+
+    torch calls them when `.grad` is complete, and not at all where a backward hands it None.
+    """
+
+    def __init__(self, weights: list[torch.Tensor]) -> None:
+        self.calls = [0] * len(weights)
+        for i, weight in enumerate(weights):
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(lambda _, i=i: self._called(i))
+
+    def _called(self, i: int) -> None:
+        self.calls[i] += 1
+
+    def taken(self) -> list[int]:
+        """The calls of each weight's since this was last asked."""
+        calls, self.calls = self.calls, [0] * len(self.calls)
+        return calls
+
+
 def attach_main_grad(
     case: Case, weights: list[torch.Tensor], buffer: torch.Tensor, name: str = "main_grad"
 ) -> list[Placed]:

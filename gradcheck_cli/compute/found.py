@@ -27,6 +27,7 @@ class Held:
     dtype: str = ""
     added_flag: bool | None = None
     replaced: bool = False
+    hooks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,17 @@ def truth(flag: object) -> bool | None:
     return None if flag is None else bool(flag)
 
 
-def read(tensor: object, device: torch.device, *, added_flag: bool | None = None, replaced: bool = False) -> Held:
+def read(
+    tensor: object,
+    device: torch.device,
+    *,
+    added_flag: bool | None = None,
+    replaced: bool = False,
+    hooks: int | None = None,
+) -> Held:
     """A whole buffer as it is, its elements only where they can be read like any other's."""
     if not isinstance(tensor, torch.Tensor):
-        return Held(added_flag=added_flag, replaced=replaced)
+        return Held(added_flag=added_flag, replaced=replaced, hooks=hooks)
     said = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided:
         said += f" ({tensor.layout})".replace("torch.", "")
@@ -63,6 +71,7 @@ def read(tensor: object, device: torch.device, *, added_flag: bool | None = None
         dtype=said,
         added_flag=added_flag,
         replaced=replaced,
+        hooks=hooks,
     )
 
 

@@ -219,5 +219,6 @@ def _unmeasured(found: Found, expert: int) -> SlotSeen:
         shape=held.shape,
         dtype=held.dtype,
         added_flag=held.added_flag,
+        hooks=held.hooks,
         replaced=held.replaced,
     )

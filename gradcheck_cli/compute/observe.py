@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from gradcheck_cli.compute.attached import Parameters, attach_main_grad, freeze, held_parameters, named
+from gradcheck_cli.compute.attached import Hooks, Parameters, attach_main_grad, freeze, held_parameters, named
 from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
@@ -81,6 +81,7 @@ class Trainer:
                 role: attach_main_grad(case, self.held.of(role), one.tensor, one.name)
                 for role, one in self.main_grads.items()
             }
+            self.hooks = {role: Hooks(self.held.of(role)) for role in weights_of(case)}
             self.loans = lent(case, layer, inputs, self.held, self.attached, list(self.main_grads.values()))
         self.before: torch.Tensor | None = None
         self.x: dict[int, torch.Tensor] = {}
@@ -131,7 +132,7 @@ class Trainer:
             torch.autograd.backward([self.y.pop(k) for k in step], grads)
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
-            parameters = _parameters(case, self.held, self.attached, self.device)
+            parameters = self._parameters()
             if self.before is not None:
                 parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
             found[step[-1]] += parameters
@@ -148,7 +149,7 @@ class Trainer:
             for _ in step:
                 cast("Delayed", self.layer).backward_dw()
         with self._trial(f"reading the gradients after the {said}"):
-            parameters, seen = _parameters(self.case, self.held, self.attached, self.device), self.loans.seen()
+            parameters, seen = self._parameters(), self.loans.seen()
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
 
     def _by_token(self, k: int) -> list[Found]:
@@ -157,6 +158,17 @@ class Trainer:
         given += [("pgrad", "probs.grad", self.probs[k])] if self.probs else []
         splits = self.case.splits(k)
         return [by_rows(role, name, one.grad, splits, tuple(one.shape), self.device) for role, name, one in given]
+
+    def _parameters(self) -> list[Found]:
+        """The gradients of all parameters."""
+        case, held, device = self.case, self.held, self.device
+        found = []
+        for role in weights_of(case):
+            found += _wgrad(case, role, held.of(role), self.attached[role], self.hooks[role], device)
+        if case.bias:
+            grads = [read(bias.grad, device) for bias in held.biases]
+            found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
+        return found
 
     def _trial(self, during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[self.fill]}", self.device)
@@ -184,19 +196,17 @@ def lent(
     return Loans(loaded, main_grads, around, due, lambda: every_parameter(layer), asleep)
 
 
-def _parameters(case: Case, held: Parameters, attached: Attached, device: torch.device) -> list[Found]:
-    found = [one for role in weights_of(case) for one in _wgrad(case, role, held.of(role), attached[role], device)]
-    if case.bias:
-        grads = [read(bias.grad, device) for bias in held.biases]
-        found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
-    return found
-
-
 def _wgrad(
-    case: Case, role: Role, weights: list[torch.Tensor], attached: list[Placed], device: torch.device
+    case: Case,
+    role: Role,
+    weights: list[torch.Tensor],
+    attached: list[Placed],
+    hooks: Hooks,
+    device: torch.device,
 ) -> list[Found]:
     """Both buffers of the weights of one layer."""
-    grads = [read(weight.grad, device) for weight in weights]
+    calls = hooks.taken()
+    grads = [read(weight.grad, device, hooks=called) for weight, called in zip(weights, calls, strict=True)]
     owned: list[Placed | None] = [*attached] or [None] * len(weights)
     main_grads = [
         read(

@@ -17,6 +17,7 @@ from gradcheck_cli.records.due import (
     due,
     dummy_of,
     frozen,
+    hooks_of,
     is_first,
     joined,
     overwriting,
@@ -44,6 +45,7 @@ class Expected(Record, frozen=True, kw_only=True):
     parameter_dtype: str  # a dummy in .grad has the parameter's dtype
     flag: bool | None = None  # grad_added_to_main_grad, where the contract names it
     dummy: Dummy = "any"
+    hooks: int | None = None  # how often the backward before must call the weight's hooks, where the contract says it
 
     @property
     def slot(self) -> str:
@@ -108,6 +110,7 @@ def _wgrad(case: Case, role: Role, common: dict[str, Any]) -> Expected:
     slot = Expected(role=role, buffer="grad", content="sum", elements=math.prod(own), shape=shape, **common)
     if where is None:
         return _nothing(slot)
+    slot = msgspec.structs.replace(slot, hooks=hooks_of(case))
     if where.buffer == "grad":
         return slot
     return msgspec.structs.replace(
@@ -184,6 +187,8 @@ def _steps_in_words(case: Case) -> Iterator[str]:
             f"tied weights: one backward goes through the outputs of microbatches "
             f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
         )
+    if hooks_of(case) and case.frozen_weights != "all":
+        yield "each backward calls the hooks of a weight once: a data-parallel wrapper reduces in them"
     if case.delay_wgrad_compute:
         times = "once for each use after each backward" if case.tied_weights else "once after each backward"
         yield (

@@ -105,6 +105,13 @@ def protocol(case: Case, wanted: Expected, seen: Buffers) -> list[Judgement]:
     if wanted.flag is not None and own.added_flag is not wanted.flag:
         why = f"expected grad_added_to_main_grad={wanted.flag}; found {own.added_flag}"
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="flag not set"))
+    called = seen["grad"].hooks if wanted.hooks is not None and "grad" in seen else None
+    if called is not None and called != wanted.hooks:
+        why = (
+            f"expected the backward to call the weight's hooks {wanted.hooks} time, as a data-parallel wrapper that "
+            f"reduces in them needs it; found {called}"
+        )
+        judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="hook not called once"))
     if own.replaced:
         why = "expected the gradient in the main_grad that was attached; found another tensor in its place"
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="main_grad replaced"))

@@ -160,6 +160,8 @@ FAULTS: tuple[Fault, ...] = (
     delivery("in_both", W, "B9", "in main_grad as well as in .grad", UNEXPECTED),
     delivery("flag_not_set", W, "E1", "added to main_grad, and the flag does not say so", PROTOCOL, fast=W),
     delivery("flag_set", W, "E8", "in .grad, and the flag says that main_grad has it", PROTOCOL),
+    delivery("hook_lost", W, "E3", "a backward that hands autograd None, so that no hook is called", PROTOCOL, fast=W),
+    delivery("hook_twice", W, "E3", "hooks called twice by one backward", PROTOCOL),
     delivery("dummy_shape", W, "E2", "a dummy in .grad that has not the parameter's shape", PROTOCOL),
     delivery("main_grad_replaced", W, "E14", "another tensor is main_grad", (Outcome.PROTOCOL, Outcome.UNEXPECTED)),
     delivery("overwritten", W, "B4", "main_grad holds the last microbatch alone, without its prefill", WRONG),

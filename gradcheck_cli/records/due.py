@@ -29,6 +29,15 @@ def due(case: Case, expert: int, microbatch: int) -> Due | None:
     return Due("main_grad", written[-1] if written else 0, prefill=not written)
 
 
+def hooks_of(case: Case) -> int | None:
+    """How often a backward must call the hooks of each weight that learns; None where the contract does not say.
+
+    What `backward_dw` leaves, and a fused gradient of a parameter that no wrapper has marked, call none.
+    """
+    marked = case.grad_added_to_main_grad == "attached" or not case.fuse_wgrad_accumulation
+    return 1 if marked and not case.delay_wgrad_compute else None
+
+
 def steps_of(case: Case) -> list[tuple[int, ...]]:
     """The microbatches of each backward, in order: with tied weights two, and one where it has no partner."""
     each = 2 if case.tied_weights else 1

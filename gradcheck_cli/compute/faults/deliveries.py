@@ -28,6 +28,7 @@ class Delivered:
     main_grad: torch.Tensor | None = None
     flag: bool | None = None
     replaced: bool = False
+    hooks: int | None = None  # how often the backward called the parameter's hooks
     on_top: bool = True
     frozen: bool = False
     paired: tuple[int, ...] = ()  # of the steps those of tied weights that share a backward with another
@@ -106,6 +107,11 @@ def in_main_grad(right: Delivered) -> Delivered:
 def flag(*, fused: bool) -> Deliver:
     """The flag that belongs to the other way of delivery."""
     return lambda right: replace(right, flag=not fused) if right.fused is fused and right.flag is not None else right
+
+
+def hooks(calls: int) -> Deliver:
+    """As many calls of the parameter's hooks."""
+    return lambda right: right if right.hooks is None else replace(right, hooks=calls)
 
 
 def dummy_shape(right: Delivered) -> Delivered:
@@ -213,6 +219,8 @@ DELIVERIES: dict[str, Deliver] = {
     "in_both": in_both,
     "flag_not_set": flag(fused=True),
     "flag_set": flag(fused=False),
+    "hook_lost": hooks(0),
+    "hook_twice": hooks(2),
     "dummy_shape": dummy_shape,
     "main_grad_replaced": lambda right: right if right.main_grad is None else replace(right, replaced=True),
     "overwritten": overwritten,

@@ -58,8 +58,20 @@ class FaultLayer(LoopLayer):
                 parameter._post_accumulate_grad_hooks = None  # noqa: SLF001  torch offers no other way to drop it
                 parameter.register_post_accumulate_grad_hook(lambda parameter, i=i: self._deliver(parameter, i))
 
+    def _spoil_hooks(self) -> None:
+        """The hooks that a trainer has put beside the layer's own: dropped, or called once more."""
+        name = self.mutant.fault.name
+        for parameter in self._weights if name.startswith("hook") and not self.uses and not self.delayed else ():
+            hooks = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  torch offers no other way to find them
+            for key in list(hooks)[1:]:
+                if name == "hook_lost":
+                    del hooks[key]
+                else:
+                    parameter.register_post_accumulate_grad_hook(hooks[key])
+
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
+        self._spoil_hooks()
         for i in self.held:  # a buffer of another shape or dtype cannot be added to
             (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
         used = self.used()
