@@ -1124,3 +1124,44 @@ class ForgetsTheOverride(LoopLayer):
         super().__init__(case, device)
         if self.quantiser:
             self.quantiser.override = "none"
+
+
+class FlagsOnce(LoopLayer):
+    """The right layer, which says after its first backward alone that it has added to main_grad."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The right output."""
+        if self._calls:
+            for weight in self._weights:
+                weight.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad_added_to_main_grad", False))
+        return super().forward(x, m_splits)
+
+
+class ByHand(torch.autograd.Function):
+    """x w^T, whose backward adds to main_grad and says so, and hands autograd None for the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The right product."""
+        ctx.save_for_backward(x, weight)
+        ctx.weight = weight
+        return torch.nn.functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The right dgrad."""
+        (g,), (x, weight) = grad_outputs, ctx.saved_tensors
+        ctx.weight.main_grad.add_(g.T @ x)
+        ctx.weight.grad_added_to_main_grad = True
+        return g @ weight, None
+
+
+class AddsByHand(LoopLayer):
+    """The right layer, but that nobody's hooks are called of its weights."""
+
+    def product(
+        self, expert: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The right output."""
+        y: torch.Tensor = ByHand.apply(x, weight)  # type: ignore[no-untyped-call]
+        return y if bias is None else y + bias

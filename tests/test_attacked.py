@@ -73,6 +73,18 @@ def test_an_output_stays_as_it_was_until_its_backward() -> None:
     assert disturbed("SpoilsEarlierOutput") == []
 
 
+def test_each_backward_says_for_itself_that_it_has_added_to_main_grad() -> None:
+    found = verdict(f"{SHAPE}{FUSED}", "FlagsOnce")
+    assert found.roles["wgrad"] is Outcome.PROTOCOL
+    assert "expected grad_added_to_main_grad=True; found False (after the backward of microbatch 1" in str(found.worst)
+
+
+def test_a_backward_that_hands_autograd_none_is_seen_by_the_hooks_it_does_not_call() -> None:
+    found = verdict(f"{SHAPE}{FUSED}", "AddsByHand")
+    assert found.roles["wgrad"] is Outcome.PROTOCOL
+    assert "expected the backward to hand autograd the weight's gradient, or a dummy, 1 time" in str(found.worst)
+
+
 def test_what_is_changed_is_told_once() -> None:
     assert disturbed("moves_a_weight") == [("backward", 0, "memory of weight[4]")]
 

@@ -14,6 +14,8 @@ from gradcheck_cli.records.due import frozen, overwriting
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.roles import weights_of
 
+FLAG = "grad_added_to_main_grad"
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -87,19 +89,19 @@ def freeze(case: Case, held: Parameters) -> None:
 
 
 class Hooks:
-    """How often the hooks of each weight were called, as a data-parallel wrapper that reduces in them would be.
+    """How often autograd was handed a gradient of each weight, or a dummy, for the hooks of a data-parallel wrapper.
 
-    torch calls them when `.grad` is complete, and not at all where a backward hands it None.
+    Where it is handed None a hook is called with nothing, if at all, and a wrapper that reduces in it stops there.
     """
 
     def __init__(self, weights: list[torch.Tensor]) -> None:
         self.calls = [0] * len(weights)
         for i, weight in enumerate(weights):
             if weight.requires_grad:
-                weight.register_post_accumulate_grad_hook(lambda _, i=i: self._called(i))
+                weight.register_hook(lambda given, i=i: self._called(i, given))
 
-    def _called(self, i: int) -> None:
-        self.calls[i] += 1
+    def _called(self, i: int, given: torch.Tensor | None) -> None:
+        self.calls[i] += given is not None
 
     def taken(self) -> list[int]:
         """The calls of each weight's since this was last asked."""
@@ -120,7 +122,7 @@ def attach_main_grad(
     for i, (weight, main_grad) in enumerate(zip(weights, attached, strict=True)):
         said: dict[str, object] = {"main_grad": main_grad}
         if case.grad_added_to_main_grad == "attached":
-            said["grad_added_to_main_grad"] = False
+            said[FLAG] = False
         if overwriting(case, i):
             said["overwrite_main_grad"] = True
         if case.zero_out_wgrad:
@@ -128,6 +130,18 @@ def attach_main_grad(
         for attribute, value in said.items():
             setattr(weight, attribute, value)
     return named(name, attached)
+
+
+def clear_flags(case: Case, held: Parameters) -> None:
+    """Set `grad_added_to_main_grad` back before a backward, as a wrapper does that reads it after each.
+
+    megatron-fsdp does at each unshard, and megatron-core's data-parallel wrapper once a step.
+    """
+    if case.main_grad == "absent" or case.grad_added_to_main_grad == "absent":
+        return
+    for role in weights_of(case):
+        for weight in held.of(role):
+            setattr(weight, FLAG, False)
 
 
 def named(name: str, tensors: list[torch.Tensor]) -> list[Placed]:

@@ -9,7 +9,15 @@ from typing import NamedTuple, cast
 
 import torch
 
-from gradcheck_cli.compute.attached import Hooks, Parameters, attach_main_grad, freeze, held_parameters, named
+from gradcheck_cli.compute.attached import (
+    Hooks,
+    Parameters,
+    attach_main_grad,
+    clear_flags,
+    freeze,
+    held_parameters,
+    named,
+)
 from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
@@ -124,6 +132,7 @@ class Trainer:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
         case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
         self.loans.outputs.clear()
+        clear_flags(case, self.held)
         for k in step:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)

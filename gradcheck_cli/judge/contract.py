@@ -45,7 +45,7 @@ class Expected(Record, frozen=True, kw_only=True):
     parameter_dtype: str  # a dummy in .grad has the parameter's dtype
     flag: bool | None = None  # grad_added_to_main_grad, where the contract names it
     dummy: Dummy = "any"
-    hooks: int | None = None  # how often the backward before must call the weight's hooks, where the contract says it
+    hooks: int | None = None  # how often the backward before must hand autograd the gradient, or a dummy
 
     @property
     def slot(self) -> str:
@@ -188,7 +188,7 @@ def _steps_in_words(case: Case) -> Iterator[str]:
             f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
         )
     if hooks_of(case) and case.frozen_weights != "all":
-        yield "each backward calls the hooks of a weight once: a data-parallel wrapper reduces in them"
+        yield "each backward hands autograd a gradient of each weight, or a dummy, once: a wrapper reduces in its hooks"
     if case.delay_wgrad_compute:
         times = "once for each use after each backward" if case.tied_weights else "once after each backward"
         yield (

@@ -108,8 +108,8 @@ def protocol(case: Case, wanted: Expected, seen: Buffers) -> list[Judgement]:
     called = seen["grad"].hooks if wanted.hooks is not None and "grad" in seen else None
     if called is not None and called != wanted.hooks:
         why = (
-            f"expected the backward to call the weight's hooks {wanted.hooks} time, as a data-parallel wrapper that "
-            f"reduces in them needs it; found {called}"
+            f"expected the backward to hand autograd the weight's gradient, or a dummy, {wanted.hooks} time, for the "
+            f"hooks of a data-parallel wrapper; found {called}"
         )
         judged.append(Judgement(outcome=Outcome.PROTOCOL, why=why, diagnosis="hook not called once"))
     if own.replaced:

@@ -30,9 +30,9 @@ def due(case: Case, expert: int, microbatch: int) -> Due | None:
 
 
 def hooks_of(case: Case) -> int | None:
-    """How often a backward must call the hooks of each weight that learns; None where the contract does not say.
+    """How often a backward must hand autograd a gradient of each weight that learns, or a dummy, for the hooks there.
 
-    What `backward_dw` leaves, and a fused gradient of a parameter that no wrapper has marked, call none.
+    None where the contract does not say: with `backward_dw`, and where no wrapper has marked the parameter.
     """
     marked = case.grad_added_to_main_grad == "attached" or not case.fuse_wgrad_accumulation
     return 1 if marked and not case.delay_wgrad_compute else None

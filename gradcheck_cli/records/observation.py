@@ -56,7 +56,7 @@ class SlotSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     contents: dict[str, Deviation] = {}  # content -> deviation: value, sum, prefill, prefill+sum
     residuals: dict[str, float] = {}  # hypothesis -> |seen - hypothesis| / |expected|, Frobenius
     added_flag: bool | None = None  # grad_added_to_main_grad, on main_grad slots
-    hooks: int | None = None  # how often a weight's hook was called since it was last looked at, on grad slots
+    hooks: int | None = None  # how often autograd was handed a weight's gradient, or a dummy, on grad slots
     replaced: bool = False  # the attribute is another tensor than the one that was attached
 
     @property

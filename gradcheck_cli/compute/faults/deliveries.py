@@ -28,7 +28,7 @@ class Delivered:
     main_grad: torch.Tensor | None = None
     flag: bool | None = None
     replaced: bool = False
-    hooks: int | None = None  # how often the backward called the parameter's hooks
+    hooks: int | None = None  # how often autograd was handed its gradient, or a dummy
     on_top: bool = True
     frozen: bool = False
     paired: tuple[int, ...] = ()  # of the steps those of tied weights that share a backward with another
@@ -110,7 +110,7 @@ def flag(*, fused: bool) -> Deliver:
 
 
 def hooks(calls: int) -> Deliver:
-    """As many calls of the parameter's hooks."""
+    """Autograd is handed as many gradients of the parameter."""
     return lambda right: right if right.hooks is None else replace(right, hooks=calls)
 
 

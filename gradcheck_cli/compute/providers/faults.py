@@ -59,15 +59,15 @@ class FaultLayer(LoopLayer):
                 parameter.register_post_accumulate_grad_hook(lambda parameter, i=i: self._deliver(parameter, i))
 
     def _spoil_hooks(self) -> None:
-        """The hooks that a trainer has put beside the layer's own: dropped, or called once more."""
+        """The hooks that a trainer has put there: dropped, or called once more."""
         name = self.mutant.fault.name
         for parameter in self._weights if name.startswith("hook") and not self.uses and not self.delayed else ():
-            hooks = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  torch offers no other way to find them
-            for key in list(hooks)[1:]:
-                if name == "hook_lost":
-                    del hooks[key]
-                else:
-                    parameter.register_post_accumulate_grad_hook(hooks[key])
+            hooks = parameter._backward_hooks or {}  # noqa: SLF001  torch offers no other way to find them
+            if name == "hook_lost":
+                hooks.clear()
+            else:
+                for hook in list(hooks.values()):
+                    parameter.register_hook(hook)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
