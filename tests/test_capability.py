@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradcheck_cli.judge.conclude import cited
-from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
-from gradcheck_cli.records.capability import Closed, closed
+from gradcheck_cli.judge.conclude import cited, conclude
+from gradcheck_cli.judge.effective import fell_back, not_the_case, raised, ran_all_the_same
+from gradcheck_cli.records.capability import Closed, closed, path_taken
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version, version
 from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen, Raised
 from gradcheck_cli.records.oddity import described
 from gradcheck_cli.records.verdict import Finding, Outcome
+from gradcheck_cli.reporters.read import environments, read
 
 TE = ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
 CUBLAS = ("13.1.0", "13.3.0", "13.5.0")
@@ -339,6 +341,7 @@ def test_a_described_fault_is_a_finding_all_the_same() -> None:
 REFUSED_BY = {
     "te:api=module:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp16": "no-gemm-into-bf16",
     "te:api=op:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp32": "no-gemm-into-bf16",
+    "te:api=module:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp16:frozen_weights=all": "",
     "te:api=op:frozen_weights=first": "op-freezes-all-or-none",
     "te:api=op:frozen_weights=all:bias=1": "op-freezes-all-or-none",
     "te:api=op:frozen_weights=all": "",
@@ -348,7 +351,10 @@ REFUSED_BY = {
     "te:api=op:single_grouped_weight=1:num_gemms=128": "",
     "te:api=op:single_grouped_weight=1:num_gemms=128:bias=1": "native-takes-64-groups",
     "te:api=module:path=native:single_grouped_weight=1:num_gemms=65": "",
-    "te:api=op:padded_tail=nan": "legacy-takes-no-tail",
+    "te:api=op:dtype=fp32:num_gemms=65": "",
+    "te:api=op:padded_tail=nan": "",
+    "te:api=op:dtype=fp32:padded_tail=nan": "legacy-takes-no-tail",
+    "te:api=module:path=native:padded_tail=nan": "",
     "te:api=module:path=native:m_splits_as=host": "module-wants-splits-on-the-device",
     "te:api=module:path=native:save_original_input=1": "",
     "te:api=module:bias=1:single_grouped_bias=1": "module-single-weight-needs-native",
@@ -367,3 +373,41 @@ def test_a_module_that_lists_its_packed_weight_takes_64_groups_too() -> None:
     here = Environment(versions={"transformer_engine": "2.17.1", "cublaslt": "13.5.1"}, compute_capability=(9, 0))
     (only,) = closed(Case.parse("te:api=module:path=native:single_grouped_weight=1:num_gemms=65"), here)
     assert (only.name, only.unlock) == ("native-takes-64-groups", "num_gemms <= 64")
+
+
+# The runs on real hardware that are kept.
+RUNS_KEPT = sorted(file.parent for file in (Path(__file__).parent.parent / "reports").rglob("report.json"))
+
+
+@pytest.mark.parametrize("folder", RUNS_KEPT, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_the_table_says_of_each_recorded_case_what_a_device_did(folder: Path) -> None:
+    report, where, wrong = read(folder), environments(folder), []
+    for one in report.verdicts:
+        case, here = Case.of(one.axes), where.get(one.case, report.environment)
+        seen = Observation(case=one.case, ending="finished", channels=[RAN], effective=one.effective)
+        ran = one.outcome.executed and not one.outcome.no_end
+        notes = ran_all_the_same(case, seen, here) if ran else []
+        unsaid = {found.diagnosis for found in one.findings if found.outcome is Outcome.REFUSED}
+        unsaid -= {row.name for row in closed(case, here)}
+        path = one.effective.get("path", "unknown")
+        if notes or unsaid or (path != "unknown" and path != path_taken(case, here)):
+            wrong.append((one.case, notes, unsaid, path))
+    assert wrong == []
+
+
+def test_a_run_where_the_table_says_refused_is_told_and_changes_nothing() -> None:
+    case, shut, open_ = Case.parse("te:api=op"), where("2.17.1", (9, 0), "13.1.0"), where("2.17.1", (9, 0), "13.5.0")
+    seen = Observation(case="te:api=op", ending="finished", channels=[RAN], effective={"path": "native"})
+    told, silent = conclude(case, seen, shut), conclude(case, seen, open_)
+    note = "the capability table says that this is refused (op-needs-cublas: cuBLASLt 13.1.0): it ran"
+    assert (told.notes, silent.notes) == ([note], [])
+    assert (told.outcome, told.findings) == (silent.outcome, silent.findings)
+
+
+@pytest.mark.parametrize(("ran", "told"), (("native", True), ("legacy", False)))
+def test_a_native_path_that_the_table_says_is_not_taken_is_told(ran: str, told: bool) -> None:  # noqa: FBT001
+    case = Case.parse("te:api=module:path=native")
+    seen = Observation(case=str(case), ending="finished", channels=[RAN], effective={"path": ran})
+    notes = conclude(case, seen, where("2.18.0", (9, 0), "13.1.0")).notes
+    said = "the capability table says that this runs legacy instead (module-falls-back: cuBLASLt 13.1.0): it ran"
+    assert notes == ([said] if told else [])

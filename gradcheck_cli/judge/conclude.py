@@ -6,7 +6,7 @@ import msgspec
 
 from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.bystanders import bystanders
-from gradcheck_cli.judge.effective import fell_back, not_the_case, raised
+from gradcheck_cli.judge.effective import fell_back, not_the_case, raised, ran_all_the_same
 from gradcheck_cli.judge.findings import group, margins
 from gradcheck_cli.judge.invisible import invisible
 from gradcheck_cli.judge.last_words import last_words
@@ -39,6 +39,8 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
         findings = [*findings, refusal]
         roles = {role: gravest([outcome, refusal.outcome]) for role, outcome in roles.items()}
     verdict = _verdict(case, observation, findings, roles, margins(judged))
+    unforeseen = ran_all_the_same(case, observation, environment)
+    verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, *unforeseen])
     return proved(verdict, case, observation, lambda slot, channel: judge_slot(case, slot, channel, lambda_))
 
 

@@ -8,6 +8,7 @@ from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.gates import asked_path
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
 
@@ -41,6 +42,22 @@ def fell_back(case: Case, observation: Observation, environment: Environment) ->
         return None
     said = _in_words(case, observation, ["path"])
     return refused(announced[0], f"asked {said}, without a word from the candidate")
+
+
+def ran_all_the_same(case: Case, observation: Observation, environment: Environment) -> list[str]:
+    """A note for each row of the capability table by which a case that ran to its end had to be refused, or fall back.
+
+    It changes no outcome: what ran is judged as any case is, and it is the table that is to be looked at.
+    """
+    ran = observation.effective.get("path")
+    if not any(channel.phases for channel in observation.channels):
+        return []
+    due = [row for row in closed(case, environment) if not row.falls_back_to or ran == asked_path(case, environment)]
+    said = [f"runs {row.falls_back_to} instead" if row.falls_back_to else "is refused" for row in due]
+    return [
+        f"the capability table says that this {what} ({row.name}: {row.because}): it ran"
+        for what, row in zip(said, due, strict=True)
+    ]
 
 
 def differences(case: Case, observation: Observation) -> list[str]:

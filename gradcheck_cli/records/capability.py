@@ -7,10 +7,13 @@ pytorch/module/grouped_linear.py, `is_op_fuser_grouped_tensor_path_supported` in
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version
-from gradcheck_cli.records.gates import HOPPER_TO_BLACKWELL, asked_path, gates
+from gradcheck_cli.records.gate import Gate
+from gradcheck_cli.records.gates import HOPPER_TO_BLACKWELL, asked_path, gates, path_of_op
 from gradcheck_cli.records.roles import CHAIN
 
 
@@ -27,6 +30,7 @@ class Row(Record, frozen=True, kw_only=True):
     since: Version
     before: Version = (9999,)
     path: tuple[str, ...] = ("auto", "legacy", "native")
+    on: Literal["", "legacy", "native"] = ""  # only where this path is the one that the candidate takes
     packed: bool | None = None  # a single grouped weight or bias
     # Compute capabilities, both included, on which the candidate gets as far as these gates.
     architectures: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 9))
@@ -41,13 +45,26 @@ class Closed(Record, frozen=True, kw_only=True):
     """A refusal that is due: in which words, because of what, and what would open it."""
 
     name: str
-    because: str
-    unlock: str
+    gates: tuple[Gate, ...]  # all of them are shut
     says: str = ""
     raises: str = ""
     in_backward: bool = False
-    microbatch: int = 0  # the first that is refused
     falls_back_to: str = ""
+
+    @property
+    def because(self) -> str:
+        """What is there, of all that closes it."""
+        return " and ".join(gate.found for gate in self.gates)
+
+    @property
+    def unlock(self) -> str:
+        """All that is to be changed."""
+        return " and ".join(gate.unlock for gate in self.gates)
+
+    @property
+    def microbatch(self) -> int:
+        """The first that is refused."""
+        return max(gate.microbatch for gate in self.gates)
 
 
 # The fusible op, alone or as both layers of a chain.
@@ -105,21 +122,21 @@ ROWS = (
     ),
     *(
         Row(
-            name="native-takes-64-groups", provider="te", api=api, since=(2, 16), path=path,
+            name="native-takes-64-groups", provider="te", api=api, since=(2, 16), path=path, on="native",
             gates=("groups",), says=r"supports (up to|at most) 64 tensors",
         )
         for api, path in (("module", ("native",)), *((api, ("auto",)) for api in OPS))
     ),
     *(
         Row(
-            name="legacy-takes-no-tail", provider="te", api=api, since=(2, 9),
+            name="legacy-takes-no-tail", provider="te", api=api, since=(2, 9), on="legacy",
             gates=("tail",), says=r"split_sizes to sum exactly to",
         )
         for api in ("module", "op")
     ),
     Row(
         name="module-wants-splits-on-the-device", provider="te", api="module", since=(2, 19), path=("native",),
-        gates=("m_splits",), says=r"requires CUDA m_splits", raises="ValueError",
+        on="native", gates=("m_splits",), says=r"requires CUDA m_splits", raises="ValueError",
     ),
     *(
         Row(
@@ -183,18 +200,24 @@ def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
     packed = case.single_grouped_weight or case.single_grouped_bias
     if row.packed not in (None, packed) or not first <= here <= last:
         return []
-    shut = [gate for gate in gates(case, environment) if gate.name in row.gates]
-    if not shut:
+    shut = tuple(gate for gate in gates(case, environment) if gate.name in row.gates)
+    if not shut or (row.on and row.on != path_taken(case, environment)):
         return []
     return [
         Closed(
             name=row.name,
-            because=" and ".join(gate.found for gate in shut),
-            unlock=" and ".join(gate.unlock for gate in shut),
+            gates=shut,
             says=row.says,
             raises=row.raises,
             in_backward=row.in_backward,
-            microbatch=max(gate.microbatch for gate in shut),
             falls_back_to=row.falls_back_to,
         )
     ]
+
+
+def path_taken(case: Case, environment: Environment) -> str:
+    """The path of Transformer Engine on which a case runs here, or is refused."""
+    if case.api != "module":
+        return path_of_op(case, environment)
+    elsewhere = [row for row in ROWS if row.falls_back_to and _due(row, case, environment)]
+    return "native" if asked_path(case, environment) == "native" and not elsewhere else "legacy"

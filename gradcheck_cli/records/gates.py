@@ -24,6 +24,20 @@ def asked_path(case: Case, environment: Environment) -> str:
     return case.path
 
 
+def path_of_op(case: Case, environment: Environment) -> str:
+    """The path that the fusible op chooses by itself: native where nothing that it asks for is shut.
+
+    In pytorch/ops/basic/grouped_linear.py, from 2.19 on `is_op_fuser_grouped_tensor_path_supported`: none up to 2.15,
+    on Blackwell alone in 2.16, without a look at cuBLASLt up to 2.18.
+    """
+    te, here = environment.version("transformer_engine"), environment.compute_capability or HOPPER_TO_BLACKWELL[0]
+    if te < (2, 16) or (te < (2, 17) and here < (10, 0)):
+        return "legacy"
+    since = {"dtype": (2, 16), "recipe": (2, 16), "architecture": (2, 17), "cublas": (2, 19)}
+    shut = [gate for gate in gates(case, environment) if gate.name in since and te >= since[gate.name]]
+    return "legacy" if shut else "native"
+
+
 def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
     return [
         _version_gate(case, environment),
@@ -78,8 +92,12 @@ def _path_gate(case: Case, environment: Environment) -> Gate | None:
 
 
 def _main_grad_gate(case: Case) -> Gate | None:
-    """What cuBLASLt multiplies it writes in the operands' own dtype or in fp32 (cublasLtMatmul, supported types)."""
-    if not case.fuse_wgrad_accumulation or case.main_grad_dtype in ("fp32", case.dtype):
+    """What cuBLASLt multiplies it writes in the operands' own dtype or in fp32 (cublasLtMatmul, supported types).
+
+    Frozen weights have no wgrad GEMM (`weights[0].requires_grad`).
+    """
+    accumulates = case.fuse_wgrad_accumulation and case.frozen_weights != "all"
+    if not accumulates or case.main_grad_dtype in ("fp32", case.dtype):
         return None
     found = f"a {case.main_grad_dtype} main_grad beside {case.dtype} operands, for which cuBLASLt has no GEMM"
     return Gate(name="main_grad", found=found, unlock="main_grad_dtype=fp32 or dtype=bf16")
