@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 from in_process import CPU, engine, observed, verdict
@@ -137,6 +138,13 @@ CLOSED = (
     ("te:api=module:path=native:single_grouped_weight=1:recipe=DelayedScaling", here("2.20.2"), SINGLE),
     ("te:api=module:path=legacy:recipe=MXFP8", here("2.20.2"), "recipe-needs-blackwell"),
     ("te:api=module:path=legacy:recipe=MXFP8", here("2.20.2", capability=(10, 0)), ""),
+    ("te:api=module:path=legacy:recipe=MXFP8", here("2.20.2", capability=(12, 0)), "recipe-needs-blackwell"),
+    ("te:api=module:path=legacy:recipe=DelayedScaling", here("2.20.2", capability=(8, 0)), "recipe-needs-fp8"),
+    ("te:api=module:path=legacy:recipe=DelayedScaling", here("2.20.2", capability=(8, 9)), ""),
+    ("te:api=op:recipe=Float8BlockScaling", here("2.20.2", capability=(8, 9)), "recipe-needs-fp8"),
+    ("te:api=module:path=native:recipe=MXFP8", here("2.20.2", "13.1", (10, 0)), "module-falls-back"),
+    ("te:api=op:recipe=MXFP8", here("2.17.1", "13.1", (10, 0)), "op-needs-cublas"),
+    ("te:api=op:recipe=DelayedScaling", here("2.17.1", "13.1", (10, 0)), ""),
     ("te:api=op:recipe=Float8BlockScaling", here("2.17.1"), "op-has-no-block-scaling"),
     ("te:api=op:recipe=Float8BlockScaling", here("2.20.2"), ""),
     ("te:api=op:recipe=Float8CurrentScaling", here("2.17.1", "13.1"), ""),
@@ -149,6 +157,20 @@ CLOSED = (
 @pytest.mark.parametrize(("case", "where", "row"), CLOSED)
 def test_the_table_says_where_a_recipe_runs(case: str, where: Environment, row: str) -> None:
     assert [one.name for one in closed(Case.parse(f"{case}:{PADDED}"), where)] == ([row] if row else [])
+
+
+@pytest.mark.parametrize(("cuda", "row"), (("12.8", ["recipe-needs-fp8"]), ("12.9", []), ("13.0", []), ("", [])))
+def test_scaling_by_blocks_needs_a_new_cuda_where_one_is_known(cuda: str, row: list[str]) -> None:
+    where = here("2.20.2")
+    where = msgspec.structs.replace(where, versions={**where.versions, "cuda": cuda})
+    found = closed(Case.parse(f"te:api=module:path=legacy:recipe=Float8BlockScaling:{PADDED}"), where)
+    assert [one.name for one in found] == row
+
+
+def test_another_recipe_opens_the_native_path_from_the_version_on_that_is_named() -> None:
+    case = Case.parse(f"te:api=module:path=native:recipe=DelayedScaling:{PADDED}")
+    old, new = (closed(case, here(version))[0].unlock for version in ("2.17.1", "2.18.0"))
+    assert (old, new) == (f"{new} of Transformer Engine 2.18 or newer", "recipe=Float8CurrentScaling")
 
 
 EXCLUDED = {

@@ -77,9 +77,10 @@ def _architecture_gate(environment: Environment) -> Gate | None:
 
 
 def _cublas_gate(case: Case, environment: Environment) -> Gate | None:
-    """Native GEMMs need cuBLASLt 13.3, on Hopper 13.4; fp32 never gets as far as asking, and recipes ask for more."""
-    needed = (13, 4) if (environment.compute_capability or (9, 0)) < (10, 0) else (13, 3)
-    if case.dtype == "fp32" or case.recipe != "none" or environment.version("cublaslt") >= needed:
+    """Native GEMMs need cuBLASLt 13.3, on Hopper 13.4; fp32 never asks, and recipes ask Hopper for more."""
+    hopper = (environment.compute_capability or (9, 0)) < (10, 0)
+    needed = (13, 4) if hopper else (13, 3)
+    if case.dtype == "fp32" or (hopper and case.recipe != "none") or environment.version("cublaslt") >= needed:
         return None
     found = f"cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
     return Gate(name="cublas", found=found, unlock=f"cuBLASLt {needed[0]}.{needed[1]} or newer at run time")

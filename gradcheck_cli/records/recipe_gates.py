@@ -12,7 +12,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.recipe import Recipe, recipe_of
 
-BLACKWELL = (10, 0)
+BLACKWELL, AFTER_BLACKWELL = (10, 0), (12, 0)
 ON_BLACKWELL_ALONE = ("MXFP8", "NVFP4")
 # cuBLASLt that the native path of a recipe asks of Hopper, by the version of Transformer Engine that asks it.
 NATIVE_ON_HOPPER = {
@@ -28,6 +28,7 @@ def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
         return []
     return [
         _device_gate(recipe, environment),
+        _fp8_gate(recipe, environment),
         _native_override_gate(case) or _native_gate(recipe, environment),
         _rows_gate(recipe, case),
         _columns_gate(case),
@@ -42,13 +43,32 @@ def _capability(environment: Environment) -> tuple[int, int]:
 
 
 def _device_gate(recipe: Recipe, environment: Environment) -> Gate | None:
-    if recipe.name not in ON_BLACKWELL_ALONE or _capability(environment) >= BLACKWELL:
+    """Some need Blackwell, and MXFP8 no later one."""
+    here = _capability(environment)
+    late = recipe.name == "MXFP8" and here >= AFTER_BLACKWELL
+    if recipe.name not in ON_BLACKWELL_ALONE or (here >= BLACKWELL and not late):
         return None
-    here = "{}.{}".format(*_capability(environment))
     return Gate(
         name="recipe_device",
-        found=f"recipe={recipe.name} on compute capability {here}",
+        found=f"recipe={recipe.name} on compute capability {here[0]}.{here[1]}",
         unlock="a GPU of 10.0 (Blackwell)",
+    )
+
+
+def _fp8_gate(recipe: Recipe, environment: Environment) -> Gate | None:
+    """FP8 needs Ada, and scaled by blocks Hopper and CUDA 12.9."""
+    if recipe.name in ON_BLACKWELL_ALONE:
+        return None
+    blocks = recipe.name == "Float8BlockScaling"
+    here, needed = _capability(environment), (9, 0) if blocks else (8, 9)
+    if here < needed:
+        found = f"recipe={recipe.name} on compute capability {here[0]}.{here[1]}"
+        return Gate(name="recipe_fp8", found=found, unlock=f"a GPU of {needed[0]}.{needed[1]} or newer")
+    cuda = environment.versions.get("cuda", "")
+    if not blocks or not cuda or environment.version("cuda") >= (12, 9):
+        return None
+    return Gate(
+        name="recipe_fp8", found=f"recipe={recipe.name} with CUDA {cuda}", unlock="a torch of CUDA 12.9 or newer"
     )
 
 
@@ -60,12 +80,15 @@ def _native_gate(recipe: Recipe, environment: Environment) -> Gate | None:
     asked = next((needs for since, needs in NATIVE_ON_HOPPER.get(recipe.name, ()) if te >= since), None)
     here = f"recipe={recipe.name}, which the native path does not know"
     if recipe.name not in NATIVE_ON_HOPPER:
-        return Gate(name="recipe", found=here, unlock="path=legacy, or recipe=Float8CurrentScaling")
+        newer = "" if te >= (2, 18) else " of Transformer Engine 2.18 or newer"
+        return Gate(name="recipe", found=here, unlock=f"recipe=Float8CurrentScaling{newer}")
     if asked is None:
         return Gate(name="recipe", found=f"{here} before 2.18", unlock="Transformer Engine 2.18 or newer")
     if _capability(environment) >= BLACKWELL:
         known = recipe.name == "Float8CurrentScaling"
-        return None if known else Gate(name="recipe", found=f"{here} on Blackwell", unlock="path=legacy")
+        return (
+            None if known else Gate(name="recipe", found=f"{here} on Blackwell", unlock="recipe=Float8CurrentScaling")
+        )
     if cublas >= asked:
         return None
     found = f"recipe={recipe.name} with cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
