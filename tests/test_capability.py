@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gradcheck_cli import openings, plugins
 from gradcheck_cli.judge.conclude import cited, conclude
 from gradcheck_cli.judge.effective import fell_back, not_the_case, raised, ran_all_the_same
 from gradcheck_cli.records.capability import Closed, closed, path_taken
@@ -411,3 +412,27 @@ def test_a_native_path_that_the_table_says_is_not_taken_is_told(ran: str, told: 
     notes = conclude(case, seen, where("2.18.0", (9, 0), "13.1.0")).notes
     said = "the capability table says that this runs legacy instead (module-falls-back: cuBLASLt 13.1.0): it ran"
     assert notes == ([said] if told else [])
+
+
+# Where nobody has read or seen Transformer Engine -> what is said of it.
+UNSEEN = {
+    "as read and seen": ("2.20.2", (9, 0), []),
+    "a later version": ("2.20.3", (9, 0), ["Transformer Engine 2.20.3; the sources of 2.14 to 2.20.2 were read"]),
+    "an earlier version": ("2.13", (9, 0), ["Transformer Engine 2.13; the sources of 2.14 to 2.20.2 were read"]),
+    "Blackwell": ("2.20.2", (10, 0), ["compute capability 10.0, read from sources; 9.0 was seen"]),
+}
+
+
+@pytest.mark.parametrize(("te", "capability", "why"), tuple(UNSEEN.values()), ids=UNSEEN)
+def test_what_nobody_has_seen_is_marked(te: str, capability: Version, why: list[str]) -> None:
+    told = openings.table(plugins.BUILT_IN["te"], where(te, capability, "13.5.0"), 1000)
+    assert [line.partition(": ")[2] for line in told if line.startswith("? unconfirmed")] == why
+    entries = [cell for line in told for cell in re.findall(r"\b(?:runs|refused|falls back)\b\??(?=  | \d|$)", line)]
+    assert {cell.endswith("?") for cell in entries} == {bool(why)}
+
+
+def test_a_table_that_is_too_wide_is_one_for_each_api() -> None:
+    told = openings.table(plugins.BUILT_IN["te"], where("2.17.1", (9, 0), "13.1.0"), 78)
+    heads = [line.split()[2:] for line in told if line.startswith("recipe  ")]
+    assert heads == [["module"] * 3, ["op"] * 2]
+    assert max(len(line) for line in told if "  runs  " in line) <= 78

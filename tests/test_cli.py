@@ -261,8 +261,18 @@ def test_doctor_says_which_paths_are_closed_by_what_and_what_opens_them(te: pyte
     out = typed("doctor", "--device", "cpu").out
     assert "transformer_engine 2.17.1" in out
     assert "NVTE_GROUPED_LINEAR_SINGLE_PARAM=1" in out
-    closed = out.partition("closed by fp32 operands; opens with dtype=bf16 or dtype=fp16 (runs legacy instead)\n")[2]
-    assert closed.splitlines()[0].strip() == "api=module path=native single_grouped_weight=0 dtype=fp32"
+    assert "no CUDA device is in use: this is the table of compute capability 9.0, assumed, without a cuBLASLt" in out
+    row = next(line for line in out.splitlines() if line.split()[:2] == ["none", "fp32"])
+    assert re.split("  +", row.strip())[2:] == ["runs", "falls back 2", "falls back 2", "runs", "runs"]
+    assert "  2  fp32 operands; opens with dtype=bf16 or dtype=fp16\n" in out
+
+
+def test_doctor_without_a_driver_says_what_would_run_with_a_device_that_it_names(te: pytest.MonkeyPatch) -> None:
+    te.setattr(installed, "cuda_devices", lambda: 0)
+    out = typed("doctor").out
+    assert "closed: it needs a CUDA device" in out
+    assert "  transformer_engine 2.17.1, not loaded\n  no CUDA device is in use: this is the table of compute" in out
+    assert "falls back" in out
 
 
 def test_doctor_quotes_an_installation_that_is_broken_and_goes_on(te: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gradcheck_cli import plugins
+from gradcheck_cli import openings, plugins
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import AXES, Case
 from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reporters.lines import folded
+from gradcheck_cli.reporters.read import read
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
@@ -91,6 +93,14 @@ def test_every_kind_of_data_is_in_the_table_by_the_name_that_the_files_have() ->
 @pytest.mark.parametrize("text", re.findall(r"\w+:api=[^\s`']+", README))
 def test_a_case_id_in_the_readme_is_one_in_its_shortest_form(text: str) -> None:
     assert str(Case.parse(text)) == text
+
+
+def test_what_doctor_says_of_an_h200_is_what_it_prints_at_100_columns() -> None:
+    told = README.split("\n## What runs where\n", 1)[1].split("```\n", 2)[1]
+    here = read(ROOT / "reports" / "te-2.20.2-h200" / "core-cublas-13.5").environment
+    assert told.splitlines() == [
+        part for line in openings.table(plugins.BUILT_IN["te"], here, 100) for part in folded(line, 100).splitlines()
+    ]
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -16,6 +16,11 @@ def folded(line: str, width: int) -> str:
 
 
 def for_terminal(lines: Sequence[str]) -> str:
-    """The lines folded to the terminal, or to COLUMNS; left as they are where there is neither: a pipe has no width."""
-    width = shutil.get_terminal_size((_ENDLESS, 25)).columns
+    """The lines folded to the terminal, or to COLUMNS; left as they are where there is neither."""
+    width = terminal_width()
     return "\n".join(folded(line, width) for line in lines)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal, or COLUMNS; more than any line has where there is neither: a pipe has no width."""
+    return shutil.get_terminal_size((_ENDLESS, 25)).columns
