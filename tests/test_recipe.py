@@ -126,6 +126,7 @@ def here(te: str, cublas: str = "13.5", capability: tuple[int, int] = (9, 0)) ->
 PADDED = "m_splits=128,0,256:in_features=256:out_features=128"
 HIGH = "te:api=module:recipe=Float8CurrentScaling:backward_override=high_precision"
 SINGLE = "module-single-weight-needs-native"
+NO_BLOCKS = "module-has-no-block-scaling"
 # A case, where it runs -> the row of the table that closes it, or "".
 CLOSED = (
     ("te:api=module:path=legacy:recipe=DelayedScaling", here("2.17.1"), ""),
@@ -145,6 +146,9 @@ CLOSED = (
     ("te:api=module:path=native:recipe=MXFP8", here("2.20.2", "13.1", (10, 0)), "module-falls-back"),
     ("te:api=op:recipe=MXFP8", here("2.17.1", "13.1", (10, 0)), "op-needs-cublas"),
     ("te:api=op:recipe=DelayedScaling", here("2.17.1", "13.1", (10, 0)), ""),
+    ("te:api=module:path=native:recipe=Float8BlockScaling", here("2.18.0", "13.6", (10, 0)), NO_BLOCKS),
+    ("te:api=module:path=native:recipe=Float8BlockScaling", here("2.19.0", "13.6", (10, 0)), "module-falls-back"),
+    ("te:api=op:recipe=Float8BlockScaling", here("2.18.0", "13.1", (10, 0)), ""),
     ("te:api=op:recipe=Float8BlockScaling", here("2.17.1"), "op-has-no-block-scaling"),
     ("te:api=op:recipe=Float8BlockScaling", here("2.20.2"), ""),
     ("te:api=op:recipe=Float8CurrentScaling", here("2.17.1", "13.1"), ""),

@@ -165,6 +165,11 @@ ROWS = (
         for api in ("module", "op")
     ),
     Row(
+        name="module-has-no-block-scaling", provider="te", api="module", since=(2, 18), before=(2, 19),
+        path=("native",), on="native", gates=("recipe_blackwell",),
+        says=r"does not support the FP8 block-scaling recipe on Blackwell",
+    ),
+    Row(
         name="original-needs-no-history", provider="te", api="module", since=(2, 9), gates=("recipe_original",),
         says=r"DelayedScaling recipe is not supported with save_original_input", raises="ValueError",
     ),

@@ -33,7 +33,8 @@ def path_of_op(case: Case, environment: Environment) -> str:
     te, here = environment.version("transformer_engine"), environment.compute_capability or HOPPER_TO_BLACKWELL[0]
     if te < (2, 16) or (te < (2, 17) and here < (10, 0)):
         return "legacy"
-    since = {"dtype": (2, 16), "recipe": (2, 16), "architecture": (2, 17), "cublas": (2, 19)}
+    recipe = {"recipe": (2, 16), "recipe_blackwell": (2, 18)}
+    since = {**recipe, "dtype": (2, 16), "architecture": (2, 17), "cublas": (2, 19)}
     shut = [gate for gate in gates(case, environment) if gate.name in since and te >= since[gate.name]]
     return "legacy" if shut else "native"
 

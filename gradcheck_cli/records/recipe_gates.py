@@ -8,7 +8,7 @@ pytorch/ops/basic/grouped_linear.py, 2.17.1 to 2.20.2, and from what an H200 doe
 from __future__ import annotations
 
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.environment import Environment, Version
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.recipe import Recipe, recipe_of
 
@@ -85,14 +85,19 @@ def _native_gate(recipe: Recipe, environment: Environment) -> Gate | None:
     if asked is None:
         return Gate(name="recipe", found=f"{here} before 2.18", unlock="Transformer Engine 2.18 or newer")
     if _capability(environment) >= BLACKWELL:
-        known = recipe.name == "Float8CurrentScaling"
-        return (
-            None if known else Gate(name="recipe", found=f"{here} on Blackwell", unlock="recipe=Float8CurrentScaling")
-        )
+        return _native_on_blackwell(recipe, f"{here} on Blackwell", te)
     if cublas >= asked:
         return None
     found = f"recipe={recipe.name} with cuBLASLt {environment.versions.get('cublaslt', '(none)')}"
     return Gate(name="recipe", found=found, unlock=f"cuBLASLt {asked[0]}.{asked[1]} or newer at run time")
+
+
+def _native_on_blackwell(recipe: Recipe, found: str, te: Version) -> Gate | None:
+    """Scaling by blocks has no native path there, from which 2.18 does not fall back."""
+    if recipe.name == "Float8CurrentScaling":
+        return None
+    name = "recipe" if te >= (2, 19) else "recipe_blackwell"
+    return Gate(name=name, found=found, unlock="recipe=Float8CurrentScaling")
 
 
 def _native_override_gate(case: Case) -> Gate | None:
