@@ -44,6 +44,9 @@ LEAST_PROB, MOST_PROB = 0.25, 1.25
 # Of a recipe: the tensors that are quantised, and how many different scales the experts of one have.
 QUANTISED = ("x", "weight", "grad_output")
 SHIFTS = 3
+# Random data of a recipe whose scales are powers of two: E4M3 has normal numbers from 2^-6 to 448, so that beside
+# others that are 2^12 times as large some elements lose digits, and none is lost. fp16 overflows at twice that.
+SPREAD = 2.0**6
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     )
     if fill != "normal":
         level(case, layer, exponents)
+    else:
+        spread(case, layer)
     if not is_chain(case):
         return layer
     second = (case.num_gemms, *part(case, "wgrad_fc2"))
@@ -150,6 +155,32 @@ def level(case: Case, layer: Inputs, exponents: dict[str, int]) -> None:
             sign = rows[0, column].sign()
             rows[0, column] = torch.where(sign == 0, 1, sign) * AMAX * 2.0 ** exponents.get(name, 0)
         rows *= 2.0 ** (expert % SHIFTS if name == "x" else -(expert % SHIFTS))
+
+
+def spread(case: Case, layer: Inputs) -> None:
+    """Make every eighth token and output feature larger where scales are powers of two for blocks, in place.
+
+    At any of these scales a format has the same digits, all but for what is subnormal: of normal data in blocks of
+    another shape, or at half the scale, nearly no element. With x times 2^a and weights times 2^b, by token and by
+    output feature, and grad_output times 2^-(a + b), all products of each sum are as large as each other.
+    """
+    recipe = recipe_of(case)
+    if recipe is None or recipe.scale != "power of two" or case.grad_output == "expanded":
+        return
+
+    def factors(size: int) -> torch.Tensor:
+        power = torch.full((size,), 1 / SPREAD, dtype=layer.weight.dtype, device=layer.weight.device)
+        power[EIGHTH] = SPREAD
+        return power
+
+    b = factors(case.out_features)
+    layer.weight.mul_(b[:, None])
+    if layer.bias is not None:
+        layer.bias.mul_(b / SPREAD)  # as large as the products of most tokens
+    for x, grad_output in zip(layer.x, layer.grad_output, strict=True):
+        a = factors(len(x))[:, None]
+        x.mul_(a)
+        grad_output.div_(a).div_(b)
 
 
 def exponents_of(case: Case, fill: Fill) -> dict[str, int]:

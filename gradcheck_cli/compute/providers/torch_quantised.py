@@ -16,6 +16,7 @@ from gradcheck_cli.records.recipe import Recipe
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 # Elements that share a scale: Float8BlockScaling, of weights in both dimensions, and MXFP8.
 BLOCK, MX = 128, 32
+EXPONENT_BITS = 0x7F800000  # of an fp32 number without a sign
 
 Along = Literal["rows", "columns"]  # how a block of a matrix lies; the sums of the GEMM run along it
 Kind = Literal["x", "weight", "grad_output"]
@@ -33,7 +34,7 @@ class Quantiser:
         """Let the scales of DelayedScaling follow the largest magnitudes seen so far."""
         for (kind, expert), amax in self._amax.items():
             if amax:
-                self._scale[kind, expert] = torch.finfo(self.format(kind)).max / amax
+                self._scale[kind, expert] = float(quotient(torch.tensor(amax, dtype=torch.float32), self.format(kind)))
 
     def format(self, kind: Kind) -> torch.dtype:
         """E5M2 for gradients where scales are whole tensors' (Format.HYBRID), else E4M3."""
@@ -46,10 +47,9 @@ class Quantiser:
             return values
         if self.recipe.delayed:
             self._amax[kind, expert] = max(self._amax[kind, expert], float(values.abs().max()))
-            return rounded(values, torch.tensor(self._scale[kind, expert], device=values.device), to)
+            return rounded(values, values.new_tensor(self._scale[kind, expert]), to)
         if self.recipe.scale == "quotient":
-            amax = values.abs().max()
-            return rounded(values, torch.where(amax > 0, torch.finfo(to).max / amax, 1.0), to)
+            return rounded(values, quotient(values.abs().max(), to), to)
         size = BLOCK if self.recipe.name == "Float8BlockScaling" else MX
         square = kind == "weight" and size == BLOCK
         tall = size if square or along == "columns" else 1
@@ -65,9 +65,17 @@ def in_blocks(values: torch.Tensor, tall: int, wide: int, to: torch.dtype) -> to
 
 
 def block_scales(blocks: torch.Tensor, to: torch.dtype) -> torch.Tensor:
-    """The largest power of two that keeps each block (R, tall, C, wide) within the format, as (R, 1, C, 1)."""
-    amax = blocks.abs().amax(dim=(1, 3), keepdim=True)
-    return torch.where(amax > 0, torch.exp2(torch.floor(torch.log2(torch.finfo(to).max / amax))), 1.0)
+    """The largest power of two that keeps each block (R, tall, C, wide) within the format, as (R, 1, C, 1).
+
+    A quotient without its significand's bits, as a kernel has it; a rounded logarithm may be one too large.
+    """
+    scales = quotient(blocks.abs().amax(dim=(1, 3), keepdim=True), to)
+    return (scales.view(torch.int32) & EXPONENT_BITS).view(torch.float32)
+
+
+def quotient(amax: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+    """A format's largest number by a tensor's, 1 where that is 0; one division, no reciprocal and a product."""
+    return torch.where(amax > 0, torch.full_like(amax, torch.finfo(to).max) / amax, 1.0)
 
 
 def rounded(values: torch.Tensor, scale: torch.Tensor, to: torch.dtype) -> torch.Tensor:
