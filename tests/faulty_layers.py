@@ -13,7 +13,16 @@ import torch
 
 from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
-from gradcheck_cli.compute.providers.torch_quantised import E4M3, Along, Kind, Quantiser, block_scales, rounded
+from gradcheck_cli.compute.providers.torch_quantised import (
+    E4M3,
+    E5M2,
+    Along,
+    Kind,
+    Quantiser,
+    block_scales,
+    quotient,
+    rounded,
+)
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.recipe import Recipe
 
@@ -1099,6 +1108,119 @@ class ScalesOfOtherBlocks(QuantisedOtherwise):
     """Scales of other blocks."""
 
     kind = OfAnotherBlock
+
+
+class RowsForColumns(QuantisedOtherwise):
+    """Of what is quantised along its rows the transpose is used where it is due along its columns."""
+
+    class kind(Quantiser):  # noqa: N801
+        """Right for fprop."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Along its rows."""
+            return super().through(tensor, kind, expert, "rows")
+
+
+class ColumnsForRows(QuantisedOtherwise):
+    """The other way round."""
+
+    class kind(Quantiser):  # noqa: N801
+        """Right for wgrad."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Along its columns."""
+            return super().through(tensor, kind, expert, "columns")
+
+
+class RangeForDigits(QuantisedOtherwise):
+    """E5M2 where E4M3 is due, for x and weights."""
+
+    class kind(Quantiser):  # noqa: N801
+        """One format for all."""
+
+        def format(self, kind: Kind) -> torch.dtype:
+            """Right of gradients, where they have it."""
+            return E5M2
+
+
+class DigitsForRange(QuantisedOtherwise):
+    """E4M3 where E5M2 is due, for gradients."""
+
+    class kind(Quantiser):  # noqa: N801
+        """One format for all."""
+
+        def format(self, kind: Kind) -> torch.dtype:
+            """Right of x and weights."""
+            return E4M3
+
+
+class RawWeightInDgrad(QuantisedOtherwise):
+    """One operand of one GEMM is not quantised."""
+
+    class kind(Quantiser):  # noqa: N801
+        """Right of other operands."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """A weight of dgrad as it is."""
+            raw = kind == "weight" and along == "columns"
+            return tensor.float() if raw else super().through(tensor, kind, expert, along)
+
+
+class HalfTheScale(QuantisedOtherwise):
+    """Scales of half the size, and inverses to match: what is subnormal loses a digit."""
+
+    class kind(Quantiser):  # noqa: N801
+        """As of a matrix whose every block has an element of twice the size."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Right of elements that are no smaller than 2^-14 of the largest beside them."""
+            twice = torch.cat([tensor, 2 * tensor], dim=int(along == "rows"))
+            return super().through(twice, kind, expert, along)[: len(tensor), : tensor.shape[1]]
+
+
+class ScaleOfAll(QuantisedOtherwise):
+    """The largest magnitude of all tokens' x makes the scale of each expert's."""
+
+    class kind(Quantiser):  # noqa: N801
+        """With the whole of x."""
+
+        whole: torch.Tensor
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Right of the expert with the largest."""
+            if kind != "x":
+                return super().through(tensor, kind, expert, along)
+            return rounded(tensor.float(), quotient(self.whole.float().abs().max(), E4M3), E4M3)
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """The output of x so quantised."""
+        assert isinstance(self.quantiser, ScaleOfAll.kind)
+        self.quantiser.whole = x.detach()
+        return super().forward(x, m_splits)
+
+
+class ScaleOfNow(QuantisedOtherwise):
+    """DelayedScaling by what it sees in this step."""
+
+    class kind(Quantiser):  # noqa: N801
+        """Float8CurrentScaling."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Right where nothing is larger or smaller than before."""
+            values, to = tensor.float(), self.format(kind)
+            return rounded(values, quotient(values.abs().max(), to), to) if values.numel() else values
+
+
+class ScaleOfTheLastStep(QuantisedOtherwise):
+    """DelayedScaling by the step before alone, where the largest of all steps is due."""
+
+    class kind(Quantiser):  # noqa: N801
+        """amax_compute_algo="most_recent"."""
+
+        def step(self) -> None:
+            """Forget what was seen."""
+            super().step()
+            self._amax.clear()
 
 
 class ForgetsTheRecipe(LoopLayer):

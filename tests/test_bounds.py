@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gradcheck_cli import plugins
+from gradcheck_cli.compute.products import gamma
 from gradcheck_cli.judge.bounds import LAMBDA, rounding
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ROLES, Role
@@ -54,6 +55,40 @@ def test_a_bgrad_never_goes_through_a_main_grad() -> None:
 def test_only_products_of_fp32_operands_are_granted_tf32(role: Role) -> None:
     granted = [bool(of(case, role).operands) for case in (f"{TE}:dtype=fp32", TE, f"{TORCH}:dtype=fp32")]
     assert granted == [role != "bgrad", False, False]
+
+
+FP8 = 2.0**-14
+# A recipe and a role -> the accumulator of FP8 tensor cores, and how many products meet in it.
+NARROW: dict[tuple[str, Role], tuple[float, int]] = {
+    ("DelayedScaling", "fprop"): (FP8, 0),
+    ("Float8CurrentScaling", "fprop"): (FP8, 0),
+    ("Float8CurrentScaling", "dgrad"): (FP8, 128),
+    ("DelayedScaling", "wgrad"): (FP8, 128),
+    ("Float8BlockScaling", "fprop"): (FP8, 128),
+    ("MXFP8", "fprop"): (0.0, 0),
+    ("Float8BlockScaling", "bgrad"): (0.0, 0),
+}
+
+
+@pytest.mark.parametrize(("recipe", "role"), NARROW)
+def test_fp8_tensor_cores_are_granted_what_their_accumulator_lacks(recipe: str, role: Role) -> None:
+    found = of(f"{TE}:recipe={recipe}", role)
+    assert (found.narrow, found.promoted) == NARROW[recipe, role]
+    assert of(f"{TORCH}:recipe={recipe}", role).narrow == 0
+
+
+def test_what_is_promoted_stops_to_lose_more() -> None:
+    narrow = {n: gamma(of(f"{TE}:recipe=Float8BlockScaling"), n) for n in (64.0, 128.0, 1024.0)}
+    plain = {n: gamma(of(TE), n) for n in narrow}
+    lost = {n: float(narrow[n] - plain[n]) for n in narrow}
+    assert lost == pytest.approx({64.0: FP8 * 8, 128.0: FP8 * 128**0.5, 1024.0: FP8 * 128**0.5})
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_a_scale_that_is_a_quotient_rounds_what_is_dequantised(role: Role) -> None:
+    granted = [of(f"{TORCH}:recipe={one}", role).operands for one in ("Float8CurrentScaling", "MXFP8", "none")]
+    expected = 0.0 if role == "bgrad" else LAMBDA * math.sqrt(2) * U["fp32"]
+    assert granted == [expected, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("role", ROLES)

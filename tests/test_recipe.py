@@ -67,6 +67,40 @@ def test_a_wrong_quantisation_is_seen(fault: str, recipe: str) -> None:
     assert found.outcome is Outcome.INEXACT, found.findings
 
 
+# Wrong in a way that loses nothing of integers -> the recipes in which it is wrong.
+ONLY_ON_RANDOM_DATA = {
+    "RowsForColumns": KNOWN[2:],
+    "ColumnsForRows": KNOWN[2:],
+    "RangeForDigits": KNOWN,
+    "DigitsForRange": QUOTIENTS,
+    "RawWeightInDgrad": KNOWN,
+    "HalfTheScale": KNOWN[2:],
+    "ScaleOfAll": QUOTIENTS[1:],
+    "ScaleOfNow": QUOTIENTS[:1],
+    "ScaleOfTheLastStep": QUOTIENTS[:1],
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "recipe"), [(fault, recipe) for fault, of in ONLY_ON_RANDOM_DATA.items() for recipe in of]
+)
+def test_what_integers_do_not_show_of_a_quantisation_random_data_does(fault: str, recipe: str) -> None:
+    case = f"{LOOP.replace('microbatches=3', 'microbatches=4')}:recipe={recipe}"
+    assert verdict(case, fault, only="exact").outcome is Outcome.PASSED
+    assert verdict(case, fault).outcome is Outcome.INACCURATE
+
+
+def test_how_te_sums_random_data_in_fp8_is_not_calibrated_yet() -> None:
+    case = Case.parse(f"{LOOP.replace('torch:api=loop', 'te:api=op')}:recipe=Float8CurrentScaling")
+    assert reference.prepare(case, "normal", DEVICE).inapplicable == reference.NOT_CALIBRATED
+    assert not reference.prepare(case, "exact", DEVICE).inapplicable
+
+
+def test_a_delayed_scale_that_either_use_of_tied_weights_may_see_first_is_not_judged() -> None:
+    tied = Case.parse(f"{LOOP.replace('microbatches=3', 'microbatches=4')}:tied_weights=1:recipe=DelayedScaling")
+    assert reference.prepare(tied, "normal", DEVICE).inapplicable == reference.EITHER_FIRST
+
+
 def test_a_layer_that_does_not_quantise_is_another_case() -> None:
     found = verdict(f"{LOOP}:recipe=Float8CurrentScaling", "ForgetsTheRecipe")
     assert found.outcome is Outcome.NOT_THE_CASE

@@ -10,7 +10,7 @@ import torch
 
 from gradcheck_cli.compute.chain import carried
 from gradcheck_cli.compute.orders import Add, at_once, in_any_order, orders
-from gradcheck_cli.compute.products import Exact, growth
+from gradcheck_cli.compute.products import Exact, gamma
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.records.case import Case
@@ -165,7 +165,7 @@ def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: 
     fixed = rounding.store * exact.value.abs() + rounding.floor
     if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
         fixed = 2 * fixed + rounding.store * bias_rows(case, reference, k).abs()
-    free = rounding.accumulate * growth(rounding, contracted(case, role)) * exact.scale + exact.carried
+    free = gamma(rounding, contracted(case, role)) * exact.scale + exact.carried
     return Content(exact.value, fixed, free, rounding.operands * exact.energy)
 
 
@@ -221,7 +221,7 @@ def _added(
         if running is not None:
             fixed = fixed + rounding.buffer * (running + value).abs()
         running = value if running is None else running + value
-        free = free + rounding.accumulate * growth(rounding, terms) * scale
+        free = free + gamma(rounding, terms) * scale
     return fixed, free
 
 

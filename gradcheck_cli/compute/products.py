@@ -41,3 +41,12 @@ def joined(how: Callable[[list[torch.Tensor]], torch.Tensor], parts: list[Exact]
 def growth(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | float:
     """How the accumulator's error grows with the number of terms."""
     return terms if rounding.linear else terms**0.5
+
+
+def gamma(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | float:
+    """How far the accumulators of so many terms err, in units of lambda and of S."""
+    whole = rounding.accumulate * growth(rounding, terms)
+    if not rounding.narrow:
+        return whole
+    met = torch.as_tensor(terms, dtype=torch.float64).clamp(max=rounding.promoted or None)
+    return whole + rounding.narrow * met.sqrt()

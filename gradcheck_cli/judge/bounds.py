@@ -22,6 +22,19 @@ linear      Terms of one sign or without randomness, as those of bgrad under gra
             In the other sums a uniform grad_output multiplies random weights or x, whose errors have mean zero.
 operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) with |d_i|, |e_i| <= 2^-11, of mean zero
             and independent, add up like sqrt(sum a_i^2 b_i^2) (Hoeffding's inequality, as in Higham and Mary).
+            Of a recipe the reference multiplies what quantisation leaves, bit for bit (`compute/quantised.py`): x times
+            its scale in fp32, to the nearest number of FP8, times the inverse of the scale in fp32. Nothing is granted
+            for it: a scale that is off by one unit in its last place moves a few elements by a unit of FP8. Where
+            scales are powers of two, candidates multiply these very numbers. Else a candidate that multiplies by both
+            inverses before its GEMM rounds each operand once to fp32's u, with |d_i|, |e_i| <= u of mean zero: by
+            Hoeffding lambda sqrt(2) u sqrt(sum a_i^2 b_i^2). One that multiplies the sum instead errs by 3 u of it.
+narrow      FP8 tensor cores of Hopper align 32 products with their running sum, of each of which they keep the 14
+            highest bits (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, sec. 3.5.2): cut off, 2^-14 of
+            the largest M at a time in the mean, of one sign, n times. Of random terms M is a partial sum, of size
+            sqrt(n) |a||b| = S / sqrt(n): 2^-14 sqrt(n) S. With use_split_accumulator the sum of 128 products is added
+            in fp32, so that sqrt(128) of each part's S adds up to sqrt(128) S; DelayedScaling and Float8CurrentScaling
+            leave it out of fprop (transformer_engine/pytorch/module/base.py, _2X_ACC_FPROP, and common/recipe).
+            No device has been measured against it yet: `compute/reference.py`, CALIBRATED, does not let it judge.
 buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype times the new partial sum (ASNA,
             sec. 4.2: the error of a recursive sum is the sum of d_i T_i over its partial sums T_i). A GEMM that
             accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding;
@@ -44,10 +57,13 @@ carried     Of a chain, api=op_mlp, the operands are off themselves (`compute/ch
 
 from __future__ import annotations
 
+import math
+
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32, TF32
 from gradcheck_cli.records.observation import ROLES, Role
+from gradcheck_cli.records.recipe import Recipe, recipe_of
 from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.rounding import Rounding
 
@@ -62,6 +78,10 @@ LAMBDA = 4.0
 # 7168 the error reaches 1.35 u_in sqrt(sum a^2 b^2) times two; measured on an H200 (reports/te-*-h200/core-*) 1.42
 # times two. One element's error has a standard deviation near 0.6 u_in sqrt(sum a^2 b^2), and the bound is at six.
 TF32_LAMBDA = 2.0
+
+# Of the tensor cores on which te runs a recipe; MXFP8 runs where there are none of these. Both from the report.
+FP8_ACCUMULATOR = 2.0**-14
+PROMOTED = 128
 
 # A comparison tells something where more than this share of what is expected is not zero. Of thin data with that share
 # all 64 elements of a row or a tile that a wrong path leaves out are zero anyway with probability (7/8)^64 = 2e-4,
@@ -84,8 +104,11 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
     tf32 = case.dtype == "fp32" and candidate.fp32_products == "tf32"
     uniform = case.grad_output == "expanded"
 
+    recipe = recipe_of(case)
+
     def of(role: Role) -> Rounding:
         hook = candidate.main_grad_written_by == "hook"
+        fp8 = role != "bgrad" and on_fp8_tensor_cores(recipe, candidate)
         fused = role in WEIGHTS and case.fuse_wgrad_accumulation
         return Rounding(
             store=stored.unit_roundoff,
@@ -93,12 +116,25 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
             buffer=FORMATS[case.main_grad_dtype].unit_roundoff if fused else stored.unit_roundoff,
             accumulate=FP32.unit_roundoff,
             linear=uniform and role == "bgrad",
-            operands=2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 and role != "bgrad" else 0.0,
+            operands=0.0 if role == "bgrad" else _operands(recipe, tf32=tf32),
+            narrow=FP8_ACCUMULATOR if fp8 else 0.0,
+            promoted=PROMOTED if fp8 and not (role == "fprop" and recipe and recipe.scale == "quotient") else 0,
             lambda_=LAMBDA,
             rounds_before_adding=hook or not fused,
         )
 
     return {role: of(role) for role in ROLES if is_chain(case) or role not in OF_A_CHAIN}
+
+
+def _operands(recipe: Recipe | None, *, tf32: bool) -> float:
+    if recipe:
+        return LAMBDA * math.sqrt(2) * FP32.unit_roundoff if recipe.scale == "quotient" else 0.0
+    return 2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 else 0.0
+
+
+def on_fp8_tensor_cores(recipe: Recipe | None, candidate: Candidate) -> bool:
+    """Whether products meet in the accumulator of Hopper's FP8 tensor cores."""
+    return recipe is not None and candidate.needs_cuda and recipe.name != "MXFP8"
 
 
 def recognised(dtype: str) -> float:

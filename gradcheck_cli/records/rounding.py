@@ -11,7 +11,7 @@ class Rounding(Record, frozen=True, kw_only=True):
     Per element, for a value r that is a sum of n products with scale S = sum |a||b| and energy Q = sqrt(sum a^2 b^2):
 
         fixed = store * (|r| + |partial results stored on the way|) + floor * (number of roundings)
-        free  = accumulate * growth(n) * S
+        free  = (accumulate * growth(n) + narrow * sqrt(min(n, promoted))) * S
         bound = fixed + lambda_ * free + operands * Q
     """
 
@@ -20,6 +20,8 @@ class Rounding(Record, frozen=True, kw_only=True):
     buffer: float  # unit roundoff of the buffer that microbatches meet in; 0 where nothing is added
     accumulate: float  # unit roundoff of the accumulator
     linear: bool  # growth(n) is n (worst case, as of terms of one sign) instead of sqrt(n) (mean-zero errors)
-    operands: float  # TF32 input rounding, its own factor included; 0 where operands are exact
+    narrow: float = 0.0  # of an accumulator of fewer bits than fp32 that products meet in first; 0 where there is none
+    promoted: int = 0  # so many products meet there before their sum is added in fp32; 0 where all do
+    operands: float  # rounding of the operands, its own factor included; 0 where they are exact
     lambda_: float
     rounds_before_adding: bool  # each microbatch is rounded to `store` before it meets the buffer
