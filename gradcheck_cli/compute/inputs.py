@@ -45,8 +45,8 @@ LEAST_PROB, MOST_PROB = 0.25, 1.25
 QUANTISED = ("x", "weight", "grad_output")
 SHIFTS = 3
 # Random data of a recipe whose scales are powers of two: E4M3 has normal numbers from 2^-6 to 448, so that beside
-# others that are 2^12 times as large some elements lose digits, and none is lost. fp16 overflows at twice that.
-SPREAD = 2.0**6
+# others that are 2^12 times as large some elements lose digits, and none is lost. fp16 has no room for as much.
+SPREAD = {"bf16": 2.0**6, "fp16": 2.0**5, "fp32": 2.0**6}
 
 
 @dataclass(frozen=True)
@@ -168,19 +168,21 @@ def spread(case: Case, layer: Inputs) -> None:
     if recipe is None or recipe.scale != "power of two" or case.grad_output == "expanded":
         return
 
+    by = SPREAD[case.dtype]
+
     def factors(size: int) -> torch.Tensor:
-        power = torch.full((size,), 1 / SPREAD, dtype=layer.weight.dtype, device=layer.weight.device)
-        power[EIGHTH] = SPREAD
+        power = torch.full((size,), 1 / by, dtype=layer.weight.dtype, device=layer.weight.device)
+        power[EIGHTH] = by
         return power
 
     b = factors(case.out_features)
     layer.weight.mul_(b[:, None])
     if layer.bias is not None:
-        layer.bias.mul_(b / SPREAD)  # as large as the products of most tokens
+        layer.bias.mul_(b / by)  # as large as the products of most tokens
     for x, grad_output in zip(layer.x, layer.grad_output, strict=True):
         a = factors(len(x))[:, None]
         x.mul_(a)
-        grad_output.div_(a).div_(b)
+        grad_output.div_(a * by).div_(b)
 
 
 def exponents_of(case: Case, fill: Fill) -> dict[str, int]:
