@@ -8,7 +8,7 @@ import torch
 from in_process import CPU, engine, observed, verdict
 
 from gradcheck_cli import matrix, pipeline
-from gradcheck_cli.compute import inputs, reference
+from gradcheck_cli.compute import inputs, quantised, reference
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.providers.torch_quantised import E4M3, E5M2, Quantiser
 from gradcheck_cli.judge import contract
@@ -92,13 +92,13 @@ def test_what_integers_do_not_show_of_a_quantisation_random_data_does(fault: str
 
 def test_how_te_sums_random_data_in_fp8_is_not_calibrated_yet() -> None:
     case = Case.parse(f"{LOOP.replace('torch:api=loop', 'te:api=op')}:recipe=Float8CurrentScaling")
-    assert reference.prepare(case, "normal", DEVICE).inapplicable == reference.NOT_CALIBRATED
+    assert reference.prepare(case, "normal", DEVICE).inapplicable == quantised.NOT_CALIBRATED
     assert not reference.prepare(case, "exact", DEVICE).inapplicable
 
 
 def test_a_delayed_scale_that_either_use_of_tied_weights_may_see_first_is_not_judged() -> None:
     tied = Case.parse(f"{LOOP.replace('microbatches=3', 'microbatches=4')}:tied_weights=1:recipe=DelayedScaling")
-    assert reference.prepare(tied, "normal", DEVICE).inapplicable == reference.EITHER_FIRST
+    assert reference.prepare(tied, "normal", DEVICE).inapplicable == quantised.EITHER_FIRST
 
 
 def test_a_layer_that_does_not_quantise_is_another_case() -> None:

@@ -14,7 +14,7 @@ from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
 from gradcheck_cli.compute.integers import ACCUMULATED_EXACTLY
 from gradcheck_cli.compute.products import Exact, joined, product
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.quantised import operands
+from gradcheck_cli.compute.quantised import not_judged, operands
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
@@ -30,11 +30,6 @@ DATA_AXES = (
 )  # fmt: skip
 THINNINGS = 6
 NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"
-# Whose sums of FP8 numbers are known: torch's run in fp32. Those of FP8 tensor cores do not, and the bound that
-# `judge/bounds.py` derives for them opens here once right layers have been measured against it on a device.
-CALIBRATED = ("torch", "faults")
-NOT_CALIBRATED = "how FP8 tensor cores round the sums of random data is not calibrated on a device yet"
-EITHER_FIRST = "two uses of tied weights go backward in either order, and the scale of the second follows the first"
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
 LARGEST_KEPT = 32 << 20  # bytes; 24 of these are kept for the cases that follow, larger ones are computed anew
 
@@ -64,21 +59,11 @@ def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
     axes = {name: getattr(case, name) for name in DATA_AXES}
     axes["grad_output"] = case.grad_output if case.grad_output == "expanded" else "random"
-    if fill == "normal" and (why := _not_judged(case)):
+    if fill == "normal" and (why := not_judged(case)):
         return Reference(fill, draw(case, fill, device), (), {}, 0.0, 0.0, why)
     shared = Case(provider="reference", api=CHAIN if is_chain(case) else "fp64", **axes)
     small = tensor_bytes(shared) <= LARGEST_KEPT
     return _kept(shared, fill, device) if small else _prepare(shared, fill, device)
-
-
-def _not_judged(case: Case) -> str:
-    """Why a recipe's random data has no bound; "" where it has one."""
-    recipe = recipe_of(case)
-    if recipe and case.provider not in CALIBRATED:
-        return NOT_CALIBRATED
-    if recipe and recipe.delayed and case.tied_weights:
-        return EITHER_FIRST
-    return ""
 
 
 def tensor_bytes(case: Case) -> int:
@@ -109,7 +94,7 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
     """The fp64 reference of given inputs, and whether the fill's argument holds on them."""
     if is_chain(case):
         return _of_a_chain(case, inputs, fill)
-    roles = tuple(microbatch(case, inputs, k) for k in range(case.microbatches))
+    roles = tuple(microbatch(case, inputs, k, fill) for k in range(case.microbatches))
     exponents = exponents_of(case, fill)
     stored = [in_units(seen[name].scale, exponents[name]) for seen in roles for name in ("fprop", "dgrad")]
     wgrad = in_units(torch.stack([seen["wgrad"].scale for seen in roles]).sum(0), exponents["wgrad"])
@@ -186,15 +171,16 @@ def unrounded(case: Case, roles: tuple[dict[Role, Exact], ...], exponents: dict[
     return tuple(name for name in PRODUCTS if all(held(in_units(seen[name].value, exponents[name])) for seen in roles))
 
 
-def microbatch(case: Case, inputs: Inputs, k: int) -> dict[Role, Exact]:
+def microbatch(case: Case, inputs: Inputs, k: int, fill: Fill) -> dict[Role, Exact]:
     """All roles of microbatch k: y_i = x_i w_i^T + b_i, dx_i = g_i w_i, dw_i = g_i^T x_i, db_i = sum of g_i's rows.
 
     The derivative of a linear map, written out per expert i. Of a recipe each product is one of quantised operands, and
-    the bias and its gradient are as without one.
+    the bias and its gradient are as without one; quantisation loses nothing of integers.
     """
 
     def of(role: Role) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        whole, splits = linear(case, inputs, k, role), list(case.splits(k))
+        whole = linear(case, inputs, k, role) if fill == "normal" else as_given(inputs, k)
+        splits = list(case.splits(k))
         x, g = whole.x.double().split(splits), whole.grad_output.double().split(splits)
         return list(zip(x, g, whole.weight.double(), strict=True))
 
@@ -219,6 +205,11 @@ def linear(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
         return chain.linear(case, inputs, k, role)
     if recipe_of(case):
         return operands(case, inputs, k, role)
+    return as_given(inputs, k)
+
+
+def as_given(inputs: Inputs, k: int) -> Linear:
+    """The operands of a single layer."""
     return Linear(inputs.x[k], inputs.weight, inputs.grad_output[k])
 
 
