@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from in_process import CPU, engine, observed, verdict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process import CPU, engine, observed, seen_by, verdict
 
 from gradcheck_cli import matrix, pipeline
 from gradcheck_cli.compute import inputs, quantised, reference
@@ -50,6 +52,36 @@ def test_an_override_that_was_not_followed_is_another_case() -> None:
     found = verdict(f"{LOOP}:recipe=MXFP8:backward_override=high_precision", "ForgetsTheOverride")
     assert found.outcome is Outcome.NOT_THE_CASE
     assert "backward_override=high_precision, and backward_override=none ran" in found.findings[0].why
+
+
+@given(
+    recipe=st.sampled_from(KNOWN),
+    dtype=st.sampled_from(("bf16", "fp16", "fp32")),
+    m_splits=st.sampled_from(("32,0,64", "16,48,16", "17,0,8", "1,130", "3,200")),
+    features=st.tuples(st.integers(1, 300), st.integers(1, 150)),
+    flags=st.tuples(*[st.booleans()] * 3),
+    microbatches=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=20, deadline=None)
+def test_no_right_quantised_layer_fails(  # noqa: PLR0913, PLR0917  what a case is made of
+    recipe: str,
+    dtype: str,
+    m_splits: str,
+    features: tuple[int, int],
+    flags: tuple[bool, ...],
+    microbatches: int,
+    seed: int,
+) -> None:
+    bias, fuse, packed = map(int, flags)
+    case = Case.parse(
+        f"torch:api=loop:recipe={recipe}:dtype={dtype}:m_splits={m_splits}:in_features={features[0]}:bias={bias}:"
+        f"out_features={features[1]}:microbatches={microbatches}:seed={seed}:fuse_wgrad={fuse}:"
+        f"single_grouped_weight={packed}"
+    )
+    job = pipeline.job(case)
+    observation = seen_by(engine(job.target).run(job), "normal")
+    assert conclude(case, observation, CPU).outcome in {Outcome.PASSED, Outcome.VACUOUS}
 
 
 # A layer that is wrong in how it quantises -> the recipes of which the data shows it.

@@ -63,7 +63,8 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
     if recipe.scale == "quotient":
         # DelayedScaling knows the largest of the microbatches before: its scales follow each step at its end, and the
         # first are 1 (transformer_engine/pytorch/quantization.py, reduce_and_update_fp8_tensors).
-        seen = [_parts(case, inputs, j, name) for j in range(k)] if recipe.delayed else [parts]
+        steps = range(k if name != "weight" else min(k, 1))  # of which the weights are the same
+        seen = [_parts(case, inputs, j, name) for j in steps] if recipe.delayed else [parts]
         scales = quotients(seen, parts, format_of(recipe, name))
         left = [at_scale(part, scale, format_of(recipe, name)) for part, scale in zip(parts, scales, strict=True)]
     else:
