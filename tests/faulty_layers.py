@@ -1166,6 +1166,18 @@ class RawWeightInDgrad(QuantisedOtherwise):
             return tensor.float() if raw else super().through(tensor, kind, expert, along)
 
 
+class RawBackward(QuantisedOtherwise):
+    """No operand of dgrad and wgrad is quantised, as Transformer Engine's NVTE_BACKWARD_OVERRIDE=high_precision."""
+
+    class kind(Quantiser):  # noqa: N801
+        """Right for fprop."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """As it is."""
+            forward = kind != "grad_output" and along == "rows"
+            return super().through(tensor, kind, expert, along) if forward else tensor.float()
+
+
 class HalfTheScale(QuantisedOtherwise):
     """Scales of half the size, and inverses to match: what is subnormal loses a digit."""
 

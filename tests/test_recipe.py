@@ -122,6 +122,16 @@ def test_what_integers_do_not_show_of_a_quantisation_random_data_does(fault: str
     assert verdict(case, fault).outcome is Outcome.INACCURATE
 
 
+@pytest.mark.parametrize("tail", ("", ":fuse_wgrad=1:dtype=fp32"))
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_a_backward_without_quantisation_is_called_so(recipe: str, tail: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}{tail}", "RawBackward")
+    assert {(one.role, one.diagnosis) for one in found.findings} == {
+        ("dgrad", "operands not quantised"),
+        ("wgrad", "operands not quantised"),
+    }
+
+
 def test_how_te_sums_random_data_in_fp8_is_not_calibrated_yet() -> None:
     case = Case.parse(f"{LOOP.replace('torch:api=loop', 'te:api=op')}:recipe=Float8CurrentScaling")
     assert reference.prepare(case, "normal", DEVICE).inapplicable == quantised.NOT_CALIBRATED

@@ -10,10 +10,12 @@ import torch
 
 from gradcheck_cli.compute.contents import as_stored
 from gradcheck_cli.compute.measure import relative
+from gradcheck_cli.compute.quantised import SUMMED
 from gradcheck_cli.compute.reference import Reference, linear, microbatch_of_expert
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, paired
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
+from gradcheck_cli.records.recipe import recipe_of
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted
 from gradcheck_cli.records.splits import rows_of
 
@@ -48,7 +50,7 @@ class Hypotheses:
         alone = (*self.fixed(expert, found), *self.without_a_token(expert, found))
         # A row of pgrad is no product with a weight.
         products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use)
-        families = (self.shifted, *products)
+        families = (self.shifted, self.unquantised, *products)
         groups = [[(name, (found - wrong).norm())] for name, wrong in alone]
         groups += [[(name, (found - wrong).norm()) for name, wrong in family(expert)] for family in families]
         # One transfer from the device for all of them.
@@ -72,13 +74,17 @@ class Hypotheses:
 
     def steps(self, expert: int) -> list[torch.Tensor]:
         """What each microbatch so far adds; of an output or its gradient only the last."""
-        if self.role in BY_TOKEN:
-            values = [self.reference.roles[self.k][self.role].value[rows_of(self.case.splits(self.k), expert)]]
-        else:
-            where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
-            held = slice(where.since if where else 0, self.k + 1)
-            values = [seen[self.role].value[expert] for seen in self.reference.roles[held]]
+        own = [self.reference.roles[k][self.role].value for k in self.held(expert)]
+        rows = rows_of(self.case.splits(self.k), expert)
+        values = [value[rows] if self.role in BY_TOKEN else value[expert] for value in own]
         return [self.as_added(value.reshape(-1, value.shape[-1])) for value in values]
+
+    def held(self, expert: int) -> range:
+        """The microbatches of which something is held."""
+        if self.role in BY_TOKEN:
+            return range(self.k, self.k + 1)
+        where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
+        return range(where.since if where else 0, self.k + 1)
 
     def as_added(self, value: torch.Tensor) -> torch.Tensor:
         """A microbatch's result as the path adds it."""
@@ -130,6 +136,16 @@ class Hypotheses:
         for by in range(-min(LONGEST_SHIFT, len(right) - 1), min(LONGEST_SHIFT, len(right) - 1) + 1):
             if by:
                 yield f"shift={by}", start + right.roll(by, 0)
+
+    def unquantised(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Products of the operands as they are, where a recipe quantises them."""
+        if self.role not in SUMMED or self.reference.fill != "normal" or recipe_of(self.case) is None:
+            return
+        lost = torch.zeros_like(self.of(expert))
+        for k, step in zip(self.held(expert), self.steps(expert), strict=True):
+            raw = microbatch_of_expert(self.case, self.reference.inputs, k, self.role, expert, unquantised=True)
+            lost = lost + raw.reshape(step.shape) - step
+        yield "unquantised", self.start(expert) + self.of(expert) + lost
 
     def of_others(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """Another expert's gradient in this one's place; of an output, the right rows through another's weight."""

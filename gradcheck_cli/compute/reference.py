@@ -213,7 +213,7 @@ def as_given(inputs: Inputs, k: int) -> Linear:
     return Linear(inputs.x[k], inputs.weight, inputs.grad_output[k])
 
 
-def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of two faults
+def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of three faults
     case: Case,
     inputs: Inputs,
     k: int,
@@ -222,13 +222,15 @@ def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of two 
     *,
     weight_of: int | None = None,
     only_last: int | None = None,
+    unquantised: bool = False,
 ) -> torch.Tensor:
     """A role of one expert's rows, fp64, as a fault would have it; fprop without bias where `only_last`.
 
     `weight_of`: computed with that expert's weight. `only_last`: of each sum only the last so many products.
+    `unquantised`: without the case's recipe.
     """
     own, last = rows_of(case.splits(k), expert), slice(None if only_last is None else -only_last, None)
-    whole = linear(case, inputs, k, role)
+    whole = as_given(inputs, k) if unquantised else linear(case, inputs, k, role)
     x, g = (rows[own].double() for rows in (whole.x, whole.grad_output))
     w = whole.weight[expert if weight_of is None else weight_of].double()
     if role == "fprop":

@@ -23,6 +23,7 @@ NAMES = {
     "bias missing": "bias missing",
     "bias twice": "bias added twice",
     "accumulated in bf16": "accumulated in bf16",
+    "unquantised": "operands not quantised",
     "token": "token {} missing",
     "poison": "uninitialised ({})",
     "scaled": "scaled by {}",
