@@ -33,7 +33,9 @@ E4M3, E5M2 = Float8(4, -6, 448.0), Float8(3, -14, 57344.0)
 BLOCK: dict[RecipeName, int] = {"Float8BlockScaling": 128, "MXFP8": 32}
 
 # Whose sums of FP8 numbers are known: torch's run in fp32. Those of FP8 tensor cores do not, and the bound that
-# `judge/bounds.py` derives for them opens here once right layers have been measured against it on a device.
+# `judge/bounds.py` derives for them opens here once right layers have been measured against it on a device. To be seen
+# there as well: DelayedScaling's kernel divides by a bare `/`, which --use_fast_math makes inexact, and te:api=module
+# keeps quantised weights from one microbatch to the next where it is told is_first_microbatch.
 CALIBRATED = ("torch",)
 NOT_CALIBRATED = "how FP8 tensor cores round the sums of random data is not calibrated on a device yet"
 EITHER_FIRST = "two uses of tied weights go backward in either order, and the scale of the second follows the first"

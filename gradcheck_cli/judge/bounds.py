@@ -24,17 +24,18 @@ operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) w
             and independent, add up like sqrt(sum a_i^2 b_i^2) (Hoeffding's inequality, as in Higham and Mary).
             Of a recipe the reference multiplies what quantisation leaves, bit for bit (`compute/quantised.py`): x times
             its scale in fp32, to the nearest number of FP8, times the inverse of the scale in fp32. Nothing is granted
-            for it: a scale that is off by one unit in its last place moves a few elements by a unit of FP8. Where
-            scales are powers of two, candidates multiply these very numbers. Else a candidate that multiplies by both
-            inverses before its GEMM rounds each operand once to fp32's u, with |d_i|, |e_i| <= u of mean zero: by
-            Hoeffding lambda sqrt(2) u sqrt(sum a_i^2 b_i^2). One that multiplies the sum instead errs by 3 u of it.
+            for it: a scale that is off by one unit in its last place, as 1 / amax times 448 is, moves a few elements by
+            a unit of FP8, and Transformer Engine divides with `__fdiv_rn` so that none is. Where scales are powers of
+            two, candidates multiply these very numbers. Else a candidate that multiplies by both inverses before its
+            GEMM rounds each operand once to fp32's u, with |d_i|, |e_i| <= u of mean zero: by Hoeffding lambda sqrt(2)
+            u sqrt(sum a_i^2 b_i^2). One that multiplies the sum by both instead errs by 2 u of it, below `accumulate`.
 narrow      FP8 tensor cores of Hopper align 32 products with their running sum, of each of which they keep the 14
             highest bits (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, sec. 3.5.2): cut off, 2^-14 of
             the largest M at a time in the mean, of one sign, n times. Of random terms M is a partial sum, of size
             sqrt(n) |a||b| = S / sqrt(n): 2^-14 sqrt(n) S. With use_split_accumulator the sum of 128 products is added
             in fp32, so that sqrt(128) of each part's S adds up to sqrt(128) S; DelayedScaling and Float8CurrentScaling
             leave it out of fprop (transformer_engine/pytorch/module/base.py, _2X_ACC_FPROP, and common/recipe).
-            No device has been measured against it yet: `compute/reference.py`, CALIBRATED, does not let it judge.
+            No device has been measured against it yet: `compute/quantised.py`, CALIBRATED, does not let it judge.
 buffer      Microbatches in a buffer: adding one errs by u of the buffer's dtype times the new partial sum (ASNA,
             sec. 4.2: the error of a recursive sum is the sum of d_i T_i over its partial sums T_i). A GEMM that
             accumulates into main_grad adds it inside: one term more, |buffer| part of the scale, one rounding;
