@@ -41,6 +41,13 @@ def test_a_right_quantised_layer_differs_in_no_element_over_three_steps(recipe: 
     assert found.mutants.killed == found.mutants.of > 0
 
 
+@pytest.mark.parametrize("tail", ("", ":bias=1:fuse_wgrad=1"))
+@pytest.mark.parametrize("recipe", QUOTIENTS)
+def test_a_uniform_grad_output_is_judged_on_random_data_of_plain_torch(recipe: str, tail: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}:grad_output=expanded{tail}")
+    assert (found.outcome, found.channels["normal"]) == (Outcome.PASSED, "judged")
+
+
 @pytest.mark.parametrize("override", ("high_precision", "dequantized"))
 @pytest.mark.parametrize("recipe", KNOWN[1:])
 def test_a_backward_of_other_operands_is_as_right(recipe: str, override: str) -> None:

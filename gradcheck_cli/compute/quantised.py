@@ -54,9 +54,16 @@ SUMMED: dict[Role, dict[Name, Along]] = {
 def operands(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
     """The operands of a layer in microbatch k, those of which a role is a product as the case's recipe leaves them."""
     given = {"x": inputs.x[k], "weight": inputs.weight, "grad_output": inputs.grad_output[k]}
-    return Linear(
-        **(given | {name: _operand(case, inputs, k, name, run) for name, run in SUMMED.get(role, {}).items()})
-    )
+    return Linear(**(given | {name: _operand(case, inputs, k, name, run) for name, run in _runs(case, role).items()}))
+
+
+def _runs(case: Case, role: Role) -> dict[Name, Along]:
+    """The operands of a product that are quantised, and where its sums run; an override leaves some as given."""
+    runs = SUMMED.get(role, {})
+    if role == "fprop" or case.backward_override == "none":
+        return runs
+    as_in_forward = case.backward_override == "dequantized"
+    return {name: "rows" for name in runs if as_in_forward and name != "grad_output"}
 
 
 def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> torch.Tensor:
