@@ -116,13 +116,14 @@ CONSTRAINTS = (
     Constraint(
         name="uniform-grad-output-has-a-scale",
         why="the largest of ones makes no power of two of a scale that is a quotient, so that quantisation rounds, and "
-        "random data is judged of torch alone so far; ask for grad_output=random, or another recipe",
+        "random data is judged of torch alone so far, and not of DelayedScaling with tied weights; ask for "
+        "grad_output=random, or another recipe",
         rejects=lambda case: (
-            case.provider != "torch"
-            and case.grad_output == "expanded"
+            case.grad_output == "expanded"
             and case.recipe in ("DelayedScaling", "Float8CurrentScaling")
+            and (case.provider != "torch" or (case.tied_weights and case.recipe == "DelayedScaling"))
         ),
-        about=(("recipe", "grad_output"),),
+        about=(("recipe", "grad_output", "tied_weights"),),
     ),
     Constraint(
         name="fusion-needs-main-grad",

@@ -265,6 +265,7 @@ EXCLUDED = {
     "te:api=module:backward_override=dequantized": "override-needs-a-recipe",
     "te:api=module:recipe=DelayedScaling:backward_override=dequantized": "override-needs-a-recipe",
     "te:api=module:recipe=DelayedScaling:grad_output=expanded": "uniform-grad-output-has-a-scale",
+    "torch:api=loop:recipe=DelayedScaling:grad_output=expanded:tied_weights=1": "uniform-grad-output-has-a-scale",
     "torch:api=grouped_mm:recipe=MXFP8": "recipe-needs-a-quantiser",
     "te:api=op_mlp:recipe=MXFP8": "chain-has-no-recipe",
 }
@@ -285,3 +286,15 @@ def test_the_contract_says_what_is_quantised_and_how() -> None:
 
 def test_what_quantises_is_recorded_as_what_ran() -> None:
     assert observed(f"{LOOP}:recipe=MXFP8").effective["recipe"] == "MXFP8"
+
+
+def test_where_no_data_allows_a_comparison_nobody_is_said_to_have_run_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case.parse(f"{LOOP}:recipe=DelayedScaling:tied_weights=1:seed=3")
+    monkeypatch.setattr(reference, "_lossy", lambda *_: "nothing is lossless here")
+    job = pipeline.job(case)
+    found = conclude(case, engine(job.target).run(job), CPU)
+    reference._kept.cache_clear()
+    assert found.outcome is Outcome.UNTESTED
+    assert "the data does not allow one" in found.findings[0].why

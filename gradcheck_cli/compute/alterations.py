@@ -165,8 +165,10 @@ def stored(stage: Stage, expert: int) -> torch.Tensor:
     sums = steps.cumsum(0)
     if stage.due == "main_grad":
         sums = sums + stage.reference.inputs.prefill_of(stage.role)[expert].double()
-    each = rounding.store * steps.abs().sum(0) if rounding.rounds_before_adding else 0.0
-    return each + rounding.buffer * sums.abs().sum(0)
+    each = steps.abs().sum(0) if rounding.rounds_before_adding else torch.zeros_like(sums[0])
+    if rounding.rounds_before_adding and stage.job.case.tied_weights:  # autograd joins two uses first
+        each = each + steps.sum(0).abs()
+    return rounding.store * each + rounding.buffer * sums.abs().sum(0)
 
 
 def as_right(stage: Stage, expert: int, tensor: torch.Tensor | None) -> bool:

@@ -20,8 +20,9 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
     if fell_back(case, observation, environment):
         return None
     differs = differences(case, observation)
-    ended = observation.ending == "finished"
-    silent = [name for name in asked_of_the_forward(case) if ended and name not in observation.effective]
+    # Where no data allows a comparison nothing ran, and nobody could say what did.
+    ran = observation.ending == "finished" and any(not channel.inapplicable for channel in observation.channels)
+    silent = [name for name in asked_of_the_forward(case) if ran and name not in observation.effective]
     if not differs and not silent:
         return None
     unsaid = "; ".join(
