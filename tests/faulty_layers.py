@@ -1261,14 +1261,13 @@ class ForgetsTheOverride(LoopLayer):
 
 
 class FlagsOnce(LoopLayer):
-    """The right layer, which says after its first backward alone that it has added to main_grad."""
+    """The right layer, which says after its first backward alone that it has added to main_grad, and then nothing."""
 
-    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
-        """The right output."""
-        if self._calls:
-            for weight in self._weights:
-                weight.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad_added_to_main_grad", False))
-        return super().forward(x, m_splits)
+    def _accumulated(self, weight: torch.Tensor) -> None:
+        before = weight.grad_added_to_main_grad  # type: ignore[attr-defined]
+        super()._accumulated(weight)
+        if self._calls > 1:
+            weight.grad_added_to_main_grad = before  # type: ignore[attr-defined]
 
 
 class ByHand(torch.autograd.Function):

@@ -268,6 +268,16 @@ def test_operands_rounded_to_bf16_are_seen_whatever_the_bound_of_a_sum_allows(da
     assert not names & set(found.mutants.survived)
 
 
+@pytest.mark.parametrize("tail", ("", ":fuse_wgrad=1", ":dtype=fp16", ":grad_output=expanded"))
+def test_one_per_cent_of_a_plain_layer_is_put_into_random_data_and_seen(tail: str) -> None:
+    # What is drowned in roundings is left out; of these shapes nothing of that size is, whoever widens the limit.
+    case = Case.parse(f"torch:api=loop{tail}")
+    job = pipeline.job(case, "all")
+    (random,) = (one for one in engine(job.target).run(job).channels if one.fill == "normal")
+    put = {phase.mutant for phase in random.phases}
+    assert {"fprop_one_percent", "dgrad_one_percent", "wgrad_one_percent", "wgrad_token_dropped"} <= put
+
+
 def test_every_bug_that_a_fault_cites_can_be_looked_up() -> None:
     listed = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text("utf-8")
     cited = {fault.cites for fault in FAULTS if not fault.cites.startswith("false pass")}

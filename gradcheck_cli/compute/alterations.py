@@ -22,8 +22,9 @@ from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 # Roundings of sum |a||b|. A right gradient of a chain is within lambda = 4 times two of them or so of what is expected
 # (`judge/bounds.py`, under "carried"), and what was found may be off by as much the other way.
 DROWNED = 16.0
-# Of a single layer: what was found may be off by each of its roundings, and what is right is told to as many.
-TWO_ROUNDINGS = 2.0
+# Of a single layer, of all roundings of its stored results: the bound grants them whole, so that a change of no more
+# than half is told from them only where what was found was off by the other half already.
+HALF = 0.5
 
 
 class Altered(NamedTuple):
@@ -146,7 +147,7 @@ def drowned(stage: Stage, expert: int, change: torch.Tensor) -> bool:
     Measured by what is summed, or stored, and not by the bound, so that a bound which is too wide is still seen to be.
     """
     if not is_chain(stage.job.case):
-        return bool((change.abs() <= TWO_ROUNDINGS * stored(stage, expert).reshape(change.shape)).all())
+        return bool((change.abs() <= HALF * stored(stage, expert).reshape(change.shape)).all())
     rounding, by_token = stage.job.rounding[stage.role], stage.role in BY_TOKEN
     steps = stage.reference.roles[stage.microbatch : stage.microbatch + 1] if by_token else stage.reference.roles
     scale = torch.stack([step[stage.role].scale for step in steps]).sum(0)
