@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gradcheck_cli import pipeline, plugins
+from gradcheck_cli import matrix, pipeline, plugins
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
 from gradcheck_cli.judge.slots import buffers
@@ -38,7 +38,7 @@ from gradcheck_cli.records.verdict import Finding, Outcome
 
 BINS = 40
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
-SHOWN, WIDTH = ("0.5", "0.99", "1.0"), 136  # of the table: quantiles, characters
+SHOWN, WIDTH = ("0.5", "0.99", "1.0"), 160  # of the table: quantiles, characters
 # Figure -> where its last bin ends, which is where a gradient becomes wrong; what lies beyond is counted as `above`.
 FIGURES = {"ratio": 1.0, "after_rounding": 1.0, "smallest_lambda": 4.0}
 # Its backward refuses strides of 0: nothing would be learnt of its rounding.
@@ -47,6 +47,8 @@ LARGE = (1024, 1536, 2048)  # one size in TAIL is one of these
 TAIL = 50
 # Elements of all wgrads of all microbatches: larger cases take much longer, and show no more slots than small ones.
 MOST_ELEMENTS = 1 << 17
+# What FP8 tensor cores run on Hopper, and what tokens and features are multiples of there.
+RECIPES, ROWS, BLOCK = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling"), 16, 128
 
 Values = dict[str, dict[str, list[float]]]  # class -> figure -> its value in every slot
 
@@ -82,10 +84,14 @@ class Calibration(Record, frozen=True, kw_only=True):
     classes: dict[str, dict[str, Spread]]  # dtype role fused|unfused grad_output -> figure -> its distribution
 
 
-def cases(provider: str, count: int, seed: int, *, chain: bool = False, expanded: bool = False) -> list[Case]:
-    """As many random cases, the same for the same seed; of single layers, or of the chain; or of one grad_output."""
+def cases(
+    provider: str, count: int, seed: int, *, chain: bool = False, expanded: bool = False, recipes: bool = False
+) -> list[Case]:
+    """As many random cases, the same for the same seed: single layers, or the chain, one grad_output, or quantised."""
     drawn = random.Random(seed)  # noqa: S311  nothing is kept secret
     apis = [api for api in plugins.candidate(provider).apis if (api == CHAIN) is chain]
+    if recipes:
+        return [random_quantised(drawn, provider, apis) for _ in range(count)]
     return [random_case(drawn, provider, apis, expanded=expanded) for _ in range(count)]
 
 
@@ -95,8 +101,28 @@ def random_case(drawn: random.Random, provider: str, apis: list[str], *, expande
         case = any_case(drawn, provider, apis)
         if expanded and case.grad_output != "expanded":
             continue
-        if case.num_gemms * case.in_features * case.out_features * case.microbatches <= MOST_ELEMENTS:
+        if weights(case) <= MOST_ELEMENTS:
             return case
+
+
+def random_quantised(drawn: random.Random, provider: str, apis: list[str]) -> Case:
+    """One random case under a recipe, its sizes multiples of 16 and on every other of them of 128."""
+    while True:
+        case, multiple = any_case(drawn, provider, apis), drawn.choice([ROWS, BLOCK])
+        axes = {"recipe": drawn.choice(RECIPES), "num_gemms": size(drawn, 8)}
+        axes["backward_override"] = drawn.choice(["none"] * 4 + ["high_precision", "dequantized"])
+        splits = [
+            0 if drawn.random() < 1 / 4 else multiple * size(drawn, 512 // multiple) for _ in range(axes["num_gemms"])
+        ]
+        sizes = {name: -(-getattr(case, name) // ROWS) * ROWS for name in ("in_features", "out_features")}
+        case = Case.of({**case.axes(), **axes, **sizes, "m_splits": splits})
+        if matrix.excluded(case) is None and any(splits) and weights(case) <= MOST_ELEMENTS:
+            return case
+
+
+def weights(case: Case) -> int:
+    """Elements of all wgrads of all microbatches."""
+    return case.num_gemms * case.in_features * case.out_features * case.microbatches
 
 
 def any_case(drawn: random.Random, provider: str, apis: list[str]) -> Case:
@@ -136,13 +162,16 @@ def size(drawn: random.Random, largest: int) -> int:
 
 def measured(options: argparse.Namespace) -> Calibration:
     """Run one shard of the cases in this process."""
-    from gradcheck_cli.compute.engine import Engine  # noqa: PLC0415  torch is not needed to merge
+    from gradcheck_cli.compute import quantised  # noqa: PLC0415  torch is not needed to merge
+    from gradcheck_cli.compute.engine import Engine  # noqa: PLC0415
 
     engine = Engine(options.device, list(plugins.candidate(options.provider).apis.values()))
     where, began = engine.environment(), time.perf_counter()
-    whole = cases(options.provider, options.cases, options.seed, chain=options.chain, expanded=options.expanded)
-    mine = shard(whole, options.shard)
-    who = f"{options.provider}{' chain' * options.chain}{' expanded' * options.expanded}"
+    which = {name: getattr(options, name) for name in ("chain", "expanded", "recipes")}
+    if options.recipes:  # of which no provider is judged before it is calibrated
+        quantised.CALIBRATED = (*quantised.CALIBRATED, options.provider)
+    mine = shard(cases(options.provider, options.cases, options.seed, **which), options.shard)
+    who = " ".join([options.provider, *(name for name, asked in which.items() if asked)])
     outcomes: Counter[str] = Counter()
     alarms: list[Alarm] = []
     values: Values = {}
@@ -182,6 +211,7 @@ def shard(whole: list[Case], asked: str) -> list[Case]:
 def figures(case: Case, seen: Observation) -> Iterator[tuple[str, str, float]]:
     """Class, figure and value of every slot that got tokens, in the buffer and content of the contract."""
     fused = "fused" if case.fuse_wgrad_accumulation else "unfused"
+    under = [] if case.recipe == "none" else [case.recipe]
     for channel in seen.channels:
         found = [phase for phase in channel.phases if not phase.mutant]
         as_found = msgspec.structs.replace(channel, phases=found)
@@ -191,7 +221,7 @@ def figures(case: Case, seen: Observation) -> Iterator[tuple[str, str, float]]:
             for figure in FIGURES if deviation and not wanted.empty else ():
                 value = getattr(deviation, figure)
                 if value is not None:
-                    yield f"{case.dtype} {wanted.role} {fused} {case.grad_output}", figure, value
+                    yield " ".join([case.dtype, wanted.role, fused, case.grad_output, *under]), figure, value
 
 
 def spread(figure: str, values: list[float]) -> Spread:
@@ -287,6 +317,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--chain", action="store_true", help="op_mlp in place of single layers")
     parser.add_argument("--expanded", action="store_true", help="cases of grad_output=expanded alone")
+    parser.add_argument("--recipes", action="store_true", help="single layers that a recipe of FP8 quantises")
     parser.add_argument("--shard", default="1/1", metavar="I/N")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
