@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -175,7 +176,7 @@ def measured(options: argparse.Namespace) -> Calibration:
     outcomes: Counter[str] = Counter()
     alarms: list[Alarm] = []
     values: Values = {}
-    for done, case in enumerate(mine, 1):
+    for done, case in enumerate(until_interrupted(mine), 1):
         # The tensors as they were found: what altered ones would show is no word on rounding.
         seen = engine.run(msgspec.structs.replace(pipeline.job(case), mutants=[]))
         verdict = conclude(case, seen, where)
@@ -184,7 +185,7 @@ def measured(options: argparse.Namespace) -> Calibration:
             alarms.append(Alarm(case=str(case), outcome=verdict.outcome, findings=verdict.findings))
         for name, figure, value in figures(case, seen) if verdict.outcome is not Outcome.REFUSED else ():
             values.setdefault(name, {f: [] for f in FIGURES})[figure].append(value)
-        if done % 100 == 0 or done == len(mine):
+        if done % 20 == 0 or done == len(mine):
             print(f"{done} of {len(mine)} cases, {len(alarms)} alarms", file=sys.stderr)
         if seen.raised and seen.raised.sticky:
             print(f"the device no longer answers after {case}: what follows is left out", file=sys.stderr)
@@ -198,6 +199,16 @@ def measured(options: argparse.Namespace) -> Calibration:
         alarms=alarms,
         classes={name: {f: spread(f, values[name][f]) for f in FIGURES} for name in sorted(values)},
     )
+
+
+def until_interrupted(whole: list[Case]) -> Iterator[Case]:
+    """Each case; after SIGINT the one in work is the last, and what was measured is kept."""
+    asked_to_end: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked_to_end.append(number))
+    for case in whole:
+        if not asked_to_end:
+            yield case
+    signal.signal(signal.SIGINT, before)
 
 
 def shard(whole: list[Case], asked: str) -> list[Case]:

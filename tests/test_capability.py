@@ -39,7 +39,13 @@ ON_BLACKWELL = "nvte_grouped_gemm requires cuBLAS 13.3+, but run-time cuBLAS ver
 NEEDS_ARGUMENT = "single_grouped_weight=True require use_grouped_tensor=True"
 NEEDS_NATIVE = "Single grouped parameters require the native grouped-tensor path"
 OP_NEEDS_NATIVE = "Single grouped parameters require the native grouped-tensor GroupedLinear path"
+PADDING = (
+    "cublaslt_gemm.cu:161 in function CanonicalizeGemmInput: Assertion failed: ret.lda % 16 == 0. Leading dimension "
+    "requirement on A for FP8 GEMM. Caller must pad."
+)
+BLOCKS_PADDING = "Outer dimension requirement on B for NVTE_BLOCK_SCALING GEMM. Caller must pad."
 RUNS, LEGACY = "runs", "legacy"
+QUANTISED = "recipe={}:m_splits={}:in_features={}:out_features=128"
 
 WHERE = {
     "op in bf16 on Hopper before cuBLAS 13.4": ("2.17.1", (9, 0), "13.1.0", "te:api=op", ON_HOPPER),
@@ -86,6 +92,41 @@ WHERE = {
         "te:api=module:path=native",
         ON_HOPPER,
     ),
+    "tokens that nobody padded": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=module:{QUANTISED.format('Float8CurrentScaling', '17,40,0,8', 256)}",
+        PADDING,
+    ),
+    "tokens that nobody padded, in blocks": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=module:{QUANTISED.format('Float8BlockScaling', '17,40,0,8', 256)}",
+        BLOCKS_PADDING,
+    ),
+    "features that nobody padded": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=op:{QUANTISED.format('DelayedScaling', '16,48', 264)}",
+        PADDING,
+    ),
+    "tokens that are padded": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=module:{QUANTISED.format('Float8CurrentScaling', '16,48', 256)}",
+        RUNS,
+    ),
+    "tokens that nobody padded, and no wgrad to sum over them": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=module:{QUANTISED.format('DelayedScaling', '17,40', 256)}:frozen_weights=all",
+        RUNS,
+    ),
     "native module of 2.18 asks cuBLAS first": ("2.18.0", (9, 0), "13.1.0", "te:api=module:path=native", LEGACY),
 }
 
@@ -124,7 +165,7 @@ def answer(te: Version, here: Version, cublas: Version, case: Case) -> str:
 
 def given(rows: list[Closed]) -> list[str]:
     """The answers that some rows let a candidate off with."""
-    words = (ON_HOPPER, ON_BLACKWELL, NEEDS_ARGUMENT, NEEDS_NATIVE, OP_NEEDS_NATIVE)
+    words = (ON_HOPPER, ON_BLACKWELL, NEEDS_ARGUMENT, NEEDS_NATIVE, OP_NEEDS_NATIVE, PADDING, BLOCKS_PADDING)
     return [row.falls_back_to or "|".join(said for said in words if re.search(row.says, said)) for row in rows]
 
 

@@ -48,5 +48,7 @@ def gamma(rounding: Rounding, terms: torch.Tensor | float) -> torch.Tensor | flo
     whole = rounding.accumulate * growth(rounding, terms)
     if not rounding.narrow:
         return whole
-    met = torch.as_tensor(terms, dtype=torch.float64).clamp(max=rounding.promoted or None)
+    met = torch.as_tensor(terms, dtype=torch.float64)
+    if rounding.promoted:  # torch before 2.13 has no clamp without a limit
+        met = met.clamp(max=rounding.promoted)
     return whole + rounding.narrow * met.sqrt()

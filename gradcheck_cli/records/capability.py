@@ -68,6 +68,7 @@ class Closed(Record, frozen=True, kw_only=True):
 # The fusible op, alone or as both layers of a chain.
 OPS = ("op", CHAIN)
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
+PADDING = r"(Leading|Outer) dimension requirement on .*GEMM\. Caller must pad"
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
 ROWS = (
@@ -152,6 +153,13 @@ ROWS = (
             gates=("recipe_fp8",), says=r"compute capability (8\.9|9\.0) or higher",
         )
         for api in ("module", *OPS)
+    ),
+    *(
+        Row(
+            name="recipe-needs-padding", provider="te", api=api, since=(2, 9), on="legacy",
+            gates=("recipe_rows", "recipe_columns"), says=PADDING, in_backward=True,
+        )
+        for api in ("module", "op")
     ),
     Row(
         name="op-has-no-block-scaling", provider="te", api="op", since=(2, 13), before=(2, 18), gates=("recipe_op",),
