@@ -81,7 +81,7 @@ _CHAIN = (
     ),
     _of_one_layer(
         "chain-has-no-recipe",
-        ("recipe", "backward_override"),
+        ("recipe", "backward_override", "quantized_model_init"),
         "what quantisation leaves of a chain is random, and its bound is not worked out yet",
     ),
     _of_one_layer(
@@ -105,6 +105,18 @@ CONSTRAINTS = (
         "ask for another recipe, or backward_override=none",
         rejects=lambda case: case.backward_override != "none" and case.recipe in ("none", "DelayedScaling"),
         about=(("backward_override", "recipe"),),
+    ),
+    Constraint(
+        name="quantised-weights-need-a-recipe",
+        why="quantized_model_init keeps weights as a recipe quantises them, and there is none; ask for one",
+        rejects=lambda case: case.quantized_model_init and case.recipe == "none",
+        about=(("quantized_model_init", "recipe"),),
+    ),
+    Constraint(
+        name="torch-keeps-no-quantised-weights",
+        why="of what is built in, te alone has parameters that are kept quantised; ask for quantized_model_init=0",
+        rejects=lambda case: case.quantized_model_init and case.provider in ("torch", "faults"),
+        about=(("quantized_model_init",),),
     ),
     Constraint(
         name="nvfp4-loses-something",

@@ -184,6 +184,7 @@ def test_a_group_of_axes_is_enough_to_be_rejected_for() -> None:
         axes = {name: drawn.choice(own) for name, own in VALUES.items()}
         axes["recipe"] = drawn.choice(("none", *RECIPES))
         axes["backward_override"] = drawn.choice(("none", "high_precision"))
+        axes["quantized_model_init"] = drawn.choice((False, True))
         case = Case(provider=provider, api=api, **axes)
         for rule in CONSTRAINTS:
             alone = [

@@ -12,10 +12,13 @@ from te_scripts import written
 
 from gradcheck_cli import reproducing
 from gradcheck_cli.records.case import DEFAULTS, Case
+from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce.execute import execute, shows
+from gradcheck_cli.reproduce.making import load_each
+from gradcheck_cli.reproduce.makings import making
 from gradcheck_cli.reproduce.script import HEADER
 from gradcheck_cli.reproduce.scripting import TIMES, Headers, control, scripted
 from gradcheck_cli.reproduce.wanted import FAULT, MOST_LINES, Data, Unscriptable
@@ -126,6 +129,7 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "tokens_per_expert",
         "recipe",  # below
         "backward_override",
+        "quantized_model_init",
     }  # the others of test_script.py
 
 
@@ -141,6 +145,51 @@ def test_a_missing_wgrad_of_a_quantised_layer_is_shown_under_its_recipe() -> Non
     assert len(lines) + HEADER <= MOST_LINES
     override = written(f"{QUANTISED}:backward_override=dequantized", Failure("wgrad", Outcome.MISSING, "none"))
     assert 'recipe = Float8CurrentScaling(backward_override="dequantized")' in override
+
+
+def test_weights_that_are_kept_quantised_are_made_under_their_recipe_before_it_is_called() -> None:
+    lines = written(f"{QUANTISED}:quantized_model_init=1", Failure("wgrad", Outcome.MISSING, "none"))
+    recipe = lines.index("recipe = Float8CurrentScaling()")
+    assert lines[recipe + 1] == "with te.quantized_model_init(enabled=True, recipe=recipe):"
+    assert lines[recipe + 2].startswith("    layer = te.GroupedLinear(")
+    assert "quantized_model_init" not in "\n".join(written(QUANTISED, Failure("wgrad", Outcome.MISSING, "none")))
+    knobs = "quantized_model_init=1:delay_wgrad_compute=1:save_original_input=1:frozen_weights=last"
+    full = f"{QUANTISED.replace('single_grouped_weight=1', knobs)}:bias=1:return_bias=1:tied_weights=1"
+    lines = written(full.replace("microbatches=1", "microbatches=3"), Failure("wgrad", Outcome.MISSING, "none"))
+    assert len(lines) + HEADER <= MOST_LINES
+
+
+# What is loaded into a layer, where its result depends on that.
+LOADED = {
+    "te:api=op:single_grouped_weight=1": ["layer.weight.rowwise_data.copy_(w.flatten())"],
+    "te:api=op:single_grouped_weight=1:recipe=MXFP8": ["layer.weight.rowwise_data.copy_(w.flatten())"],
+    "te:api=op:single_grouped_weight=1:recipe=MXFP8:quantized_model_init=1": [
+        "for m, v in zip(layer.weight.quantized_tensors or layer.weight.split_into_quantized_tensors(), w): m.copy_(v)"
+    ],
+    "te:api=op:recipe=MXFP8:quantized_model_init=1": load_each(),
+}
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_a_packed_weight_that_is_kept_quantised_is_loaded_member_by_member(case: str) -> None:
+    assert making(Case.parse(case), "", {}, Environment()).load == LOADED[case]
+
+
+KEPT = (
+    "te:api=module:recipe=DelayedScaling",
+    "te:api=module:path=native:recipe=Float8CurrentScaling:single_grouped_weight=1",
+    "te:api=op:recipe=DelayedScaling",
+    "te:api=op:recipe=Float8CurrentScaling:single_grouped_weight=1",
+)
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_the_lines_of_a_layer_that_keeps_its_weights_quantised_run(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.setenv("FAKE_TE_VERSION", "2.20.2")
+    kept = f"{case}:quantized_model_init=1:m_splits=16,32"
+    lines = written(kept, Failure("wgrad", Outcome.MISSING, "none"), "cpu")
+    assert execute("\n".join(lines), 60.0).output.splitlines()[-1] == "ok"
 
 
 def test_a_wrong_value_of_a_quantised_layer_gets_no_script_that_could_not_tell_it() -> None:

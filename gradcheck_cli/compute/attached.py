@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from gradcheck_cli.compute.lent import Placed, placed
 from gradcheck_cli.compute.provider import DTYPES, Layer
+from gradcheck_cli.compute.stored import is_quantised
 from gradcheck_cli.compute.trial import parameters_of, weights_fc2_of
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import frozen, overwriting
@@ -64,9 +66,9 @@ def layout(layer: Layer) -> dict[str, str | int]:
     second = weights_fc2_of(layer)
     dtypes = dict.fromkeys(names.get(one.dtype, str(one.dtype)) for one in (*weights, *biases, *second))
     first = weights[0]
-    layers = dict.fromkeys(int(packed(one)) for one in (weights, second) if one)
     return {
-        "single_grouped_weight": int(packed(weights)) if len(layers) == 1 else " and ".join(map(str, layers)),
+        "single_grouped_weight": _in_common(int(packed(one)) for one in (weights, second) if one),
+        "quantized_model_init": _in_common(int(is_quantised(one)) for one in (*weights, *second)),
         "dtype": " and ".join(dtypes),
         "bias": int(len(biases) > 0),
         "single_grouped_bias": int(len(biases) == 1 and biases[0].dim() == 2),
@@ -75,6 +77,12 @@ def layout(layer: Layer) -> dict[str, str | int]:
         # fc1 of a chain makes two of each feature that fc2 takes.
         "out_features": first.shape[-2] // (2 if second else 1),
     }
+
+
+def _in_common(values: Iterable[int]) -> str | int:
+    """What all of them are; where they differ, what any is."""
+    first, *others = dict.fromkeys(values)
+    return " and ".join(map(str, (first, *others))) if others else first
 
 
 def freeze(case: Case, held: Parameters) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from gradcheck_cli.compute.overlap import overlapping
 from gradcheck_cli.compute.poison import POISON
+from gradcheck_cli.compute.stored import buffer, elements, is_quantised
 from gradcheck_cli.records.observation import POISON_BYTES, Fill
 
 # About 0.75 in every dtype, of which a sum that reads it shows the traces: beside random data, which has no poison.
@@ -96,16 +97,23 @@ class Placed:
 
 def placed(name: str, tensor: torch.Tensor) -> Placed:
     """A tensor where it lies now."""
-    plain = _plain(tensor)
+    plain = buffer(tensor)
     return Placed(name, tensor, plain.data_ptr(), (*plain.shape, *plain.stride(), plain.storage_offset()))
 
 
 class Loaded(NamedTuple):
-    """The parameters of one kind, one packed or one for each expert, and what was loaded into them."""
+    """The parameters of one kind, one packed or one for each expert, and what must stay in them."""
 
     name: str
     held: Sequence[Placed]
     given: torch.Tensor
+
+
+def loaded(name: str, held: Sequence[Placed], values: torch.Tensor) -> Loaded:
+    """Parameters as they were loaded with values, expert by expert; of quantised ones that which is left of these."""
+    if not any(is_quantised(one.tensor) for one in held):
+        return Loaded(name, held, values)
+    return Loaded(name, held, torch.stack([elements(one.tensor) for one in held]).reshape(values.shape))
 
 
 class Seen(NamedTuple):
@@ -192,17 +200,11 @@ def _of(microbatch: int) -> str:
 def _loaded(group: Loaded) -> Pairs:
     """Parameters as they are beside what was loaded into them, expert by expert; one packed parameter, or G."""
     name, held, given = group
-    parts = [_plain(one.tensor) for one in held]
+    parts = [elements(one.tensor) for one in held]
     if len(parts) == 1:  # of another size by now: no expert's part is what it was
         fits = parts[0].numel() == given.numel()
         parts = list(parts[0].reshape(given.shape)) if fits else parts * len(given)
     return [(f"{name}[{i}]", part, own) for i, (part, own) in enumerate(zip(parts, given, strict=True))]
-
-
-def _plain(parameter: torch.Tensor) -> torch.Tensor:
-    """A parameter's own elements; Transformer Engine's GroupedTensor has them in one flat buffer."""
-    flat = getattr(parameter, "rowwise_data", None)
-    return (flat if isinstance(flat, torch.Tensor) else parameter).detach()
 
 
 def _grad(x: torch.Tensor) -> torch.Tensor:

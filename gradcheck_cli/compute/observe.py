@@ -21,7 +21,7 @@ from gradcheck_cli.compute.attached import (
 from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loaded, Loans, Placed, guard_byte, guarded
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded, loaded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, as_chain, every_parameter, on_trial
@@ -200,9 +200,9 @@ def lent(
         "bias": (biases, inputs.bias),
         f"weight{FC2}": (second, inputs.weight_fc2),
     }
-    loaded = [Loaded(name, own, values) for name, (own, values) in given.items() if values is not None]
+    kept = [loaded(name, own, values) for name, (own, values) in given.items() if values is not None]
     main_grads = [one for own in attached.values() for one in own]
-    return Loans(loaded, main_grads, around, due, lambda: every_parameter(layer), asleep)
+    return Loans(kept, main_grads, around, due, lambda: every_parameter(layer), asleep)
 
 
 def _wgrad(

@@ -58,12 +58,16 @@ def operands(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
 
 
 def _runs(case: Case, role: Role) -> dict[Name, Along]:
-    """The operands of a product that are quantised, and where its sums run; an override leaves some as given."""
+    """The operands of a product that are quantised, and where its sums run; an override leaves some as given.
+
+    Weights that are kept quantised were never given otherwise: high_precision dequantises the same.
+    """
     runs = SUMMED.get(role, {})
     if role == "fprop" or case.backward_override == "none":
         return runs
-    as_in_forward = case.backward_override == "dequantized"
-    return {name: "rows" for name in runs if as_in_forward and name != "grad_output"}
+    as_in_forward: list[Name] = ["x", "weight"] if case.backward_override == "dequantized" else []
+    as_in_forward += ["weight"] if case.quantized_model_init else []
+    return {name: "rows" for name in runs if name in as_in_forward}
 
 
 def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> torch.Tensor:
@@ -72,7 +76,8 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
     if recipe.scale == "quotient":
         # DelayedScaling knows the largest of the microbatches before: its scales follow each step at its end, and the
         # first are 1 (transformer_engine/pytorch/quantization.py, reduce_and_update_fp8_tensors).
-        steps = range(k if name != "weight" else min(k, 1))  # of which the weights are the same
+        # Weights are the same in all of them, and those that are kept quantised were so before the first.
+        steps = range(k if name != "weight" else min(k, 0 if case.quantized_model_init else 1))
         seen = [_parts(case, inputs, j, name) for j in steps] if recipe.delayed else [parts]
         scales = quotients(seen, parts, format_of(recipe, name))
         left = [at_scale(part, scale, format_of(recipe, name)) for part, scale in zip(parts, scales, strict=True)]

@@ -28,13 +28,15 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
     `lambda_` is what errors on random data are allowed; at most that of the run, for an honest answer.
     """
     only = not_the_case(case, observation, environment) or ending(case, observation, environment)
+    refusal = fell_back(case, observation, environment)
+    if not only and not any(channel.phases for channel in observation.channels):
+        only = refusal  # of another layout, which is not run
     if only:
         return _verdict(case, observation, [only], dict.fromkeys(roles_of(case), only.outcome), {})
     judged = judge_slots(case, observation, lambda_)
     findings = [cited(finding, case, environment) for finding in (*group(judged), *bystanders(observation))]
     findings.sort(key=lambda finding: -finding.outcome.gravity)
     roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
-    refusal = fell_back(case, observation, environment)
     if refusal:  # what ran instead is judged all the same: a refusal is no cover for a wrong gradient
         findings = [*findings, refusal]
         roles = {role: gravest([outcome, refusal.outcome]) for role, outcome in roles.items()}

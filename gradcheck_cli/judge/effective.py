@@ -35,13 +35,16 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
 
 
 def fell_back(case: Case, observation: Observation, environment: Environment) -> Finding | None:
-    """REFUSED for a silent fallback to another path that the capability table announces; else None."""
-    if differences(case, observation) != ["path"]:
-        return None
-    announced = [row for row in closed(case, environment) if row.falls_back_to == observation.effective["path"]]
+    """REFUSED for a silent fallback to another path or layout that the capability table announces; else None."""
+    differs, ran = differences(case, observation), observation.effective
+    announced = [
+        row
+        for row in closed(case, environment)
+        if row.falls_back_to and differs == [row.falls_back_on] and row.falls_back_to == str(ran[row.falls_back_on])
+    ]
     if not announced:
         return None
-    said = _in_words(case, observation, ["path"])
+    said = _in_words(case, observation, differs)
     return refused(announced[0], f"asked {said}, without a word from the candidate")
 
 
@@ -50,10 +53,14 @@ def ran_all_the_same(case: Case, observation: Observation, environment: Environm
 
     It changes no outcome: what ran is judged as any case is, and it is the table that is to be looked at.
     """
-    ran = observation.effective.get("path")
+    ran, asked = observation.effective, {**case.axes(), "path": asked_path(case, environment)}
     if not any(channel.phases for channel in observation.channels):
         return []
-    due = [row for row in closed(case, environment) if not row.falls_back_to or ran == asked_path(case, environment)]
+    due = [
+        row
+        for row in closed(case, environment)
+        if not row.falls_back_to or ran.get(row.falls_back_on) == asked[row.falls_back_on]
+    ]
     said = [f"runs {row.falls_back_to} instead" if row.falls_back_to else "is refused" for row in due]
     return [
         f"the capability table says that this {what} ({row.name}: {row.because}): it ran"

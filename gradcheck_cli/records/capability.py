@@ -7,36 +7,13 @@ pytorch/module/grouped_linear.py, `is_op_fuser_grouped_tensor_path_supported` in
 
 from __future__ import annotations
 
-from typing import Literal
-
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment, Version
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.gates import asked_path, gates, path_of_op
-from gradcheck_cli.records.roles import CHAIN
-
-
-class Row(Record, frozen=True, kw_only=True):
-    """One line of the table: for these cases and versions, these gates lead to this response.
-
-    Exactly one of `says` (a pattern of the exception's message) and `falls_back_to` (the path that runs instead,
-    silently) is given.
-    """
-
-    name: str
-    provider: str
-    api: str
-    since: Version
-    before: Version = (9999,)
-    path: tuple[str, ...] = ("auto", "legacy", "native")
-    on: Literal["", "legacy", "native"] = ""  # only where this path is the one that the candidate takes
-    packed: bool | None = None  # a single grouped weight or bias
-    gates: tuple[str, ...]
-    says: str = ""
-    raises: str = "RuntimeError"  # the type of the exception that says so
-    in_backward: bool = False  # the candidate may say so as late as in the backward
-    falls_back_to: str = ""
+from gradcheck_cli.records.recipe_rows import RECIPE_ROWS
+from gradcheck_cli.records.row import OPS, Row
 
 
 class Closed(Record, frozen=True, kw_only=True):
@@ -48,6 +25,7 @@ class Closed(Record, frozen=True, kw_only=True):
     raises: str = ""
     in_backward: bool = False
     falls_back_to: str = ""
+    falls_back_on: str = "path"
 
     @property
     def because(self) -> str:
@@ -65,10 +43,7 @@ class Closed(Record, frozen=True, kw_only=True):
         return max(gate.microbatch for gate in self.gates)
 
 
-# The fusible op, alone or as both layers of a chain.
-OPS = ("op", CHAIN)
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
-PADDING = r"(Leading|Outer) dimension requirement on .*GEMM\. Caller must pad"
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
 ROWS = (
@@ -140,47 +115,7 @@ ROWS = (
         )
         for api in ("module", *OPS)
     ),
-    *(
-        Row(
-            name="recipe-needs-blackwell", provider="te", api=api, since=(2, 9),
-            gates=("recipe_device",), says=r"compute capability 10\.0 or higher|not supported on 12\.0\+ architectures",
-        )
-        for api in ("module", *OPS)
-    ),
-    *(
-        Row(
-            name="recipe-needs-fp8", provider="te", api=api, since=(2, 9),
-            gates=("recipe_fp8",), says=r"compute capability (8\.9|9\.0) or higher",
-        )
-        for api in ("module", *OPS)
-    ),
-    *(
-        Row(
-            name="recipe-needs-padding", provider="te", api=api, since=(2, 9), on="legacy",
-            gates=("recipe_rows", "recipe_columns"), says=PADDING, in_backward=True,
-        )
-        for api in ("module", "op")
-    ),
-    Row(
-        name="op-has-no-block-scaling", provider="te", api="op", since=(2, 13), before=(2, 18), gates=("recipe_op",),
-        says=r"do not support FP8 block scaling recipe", raises="NotImplementedError",
-    ),
-    *(
-        Row(
-            name="override-since-2.15", provider="te", api=api, since=(2, 9), before=(2, 15),
-            gates=("recipe_override",), says=r"backward_override", raises="TypeError",
-        )
-        for api in ("module", "op")
-    ),
-    Row(
-        name="module-has-no-block-scaling", provider="te", api="module", since=(2, 18), before=(2, 19),
-        path=("native",), on="native", gates=("recipe_blackwell",),
-        says=r"does not support the FP8 block-scaling recipe on Blackwell",
-    ),
-    Row(
-        name="original-needs-no-history", provider="te", api="module", since=(2, 9), gates=("recipe_original",),
-        says=r"DelayedScaling recipe is not supported with save_original_input", raises="ValueError",
-    ),
+    *RECIPE_ROWS,
     Row(
         name="op-freezes-all-or-none", provider="te", api="op", since=(2, 13),
         gates=("frozen",), says=r"has requires_grad=(True|False), but expected requires_grad=",
@@ -240,6 +175,7 @@ def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:
             raises=row.raises,
             in_backward=row.in_backward,
             falls_back_to=row.falls_back_to,
+            falls_back_on=row.falls_back_on,
         )
     ]
 
@@ -248,5 +184,6 @@ def path_taken(case: Case, environment: Environment) -> str:
     """The path of Transformer Engine on which a case runs here, or is refused."""
     if case.api != "module":
         return path_of_op(case, environment)
-    elsewhere = [row for row in ROWS if row.falls_back_to and _due(row, case, environment)]
+    rows = [row for row in ROWS if row.falls_back_to and row.falls_back_on == "path"]
+    elsewhere = [row for row in rows if _due(row, case, environment)]
     return "native" if asked_path(case, environment) == "native" and not elsewhere else "legacy"

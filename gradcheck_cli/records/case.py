@@ -67,6 +67,9 @@ class Case(Record, frozen=True, kw_only=True):
         Literal["none", "high_precision", "dequantized"],
         Meta(description="what a recipe's backward multiplies: all quantised, all as given, or x and w dequantised"),
     ] = "none"
+    quantized_model_init: Annotated[
+        bool, Meta(description="weights are kept as the recipe quantises them, once, and not in the case's dtype")
+    ] = False
     bias: bool = False
     single_grouped_bias: Annotated[bool, Meta(description="one packed (G, N) bias")] = False
     return_bias: Annotated[bool, Meta(description="the layer returns its biases, and the trainer adds them")] = False

@@ -83,6 +83,7 @@ OVERRIDDEN = {
     "high_precision": "the backward multiplies all as it was given, unquantised",
     "dequantized": "the backward multiplies grad_output as it was given, and x and w as the forward quantised them",
 }
+KEPT = "quantized_model_init=1: w_i are kept quantised, once as they are loaded{}; their gradients are not quantised"
 
 
 def quantised_in_words(case: Case) -> list[str]:
@@ -91,5 +92,11 @@ def quantised_in_words(case: Case) -> list[str]:
     if recipe is None:
         return []
     quantised = f"recipe={recipe.name}: x_i, w_i and grad_output_i are quantised for each GEMM ({recipe.said})"
-    override = OVERRIDDEN.get(case.backward_override)
-    return [quantised, *([f"backward_override={case.backward_override}: {override}"] if override else [])]
+    override, kept = OVERRIDDEN.get(case.backward_override), case.quantized_model_init
+    if override and kept and case.backward_override == "high_precision":
+        override += ", and w as it is kept"
+    return [
+        quantised,
+        *([f"backward_override={case.backward_override}: {override}"] if override else []),
+        *([KEPT.format(", at scale 1" if recipe.delayed else "")] if kept else []),
+    ]

@@ -20,6 +20,9 @@ NATIVE_ON_HOPPER = {
     "Float8BlockScaling": (((2, 19), (13, 6)), ((2, 18), (13, 4))),
 }
 
+# From when on weights that are kept quantised with Float8CurrentScaling can be packed; with DelayedScaling never.
+PACKED_SINCE = {"module": (2, 19), "op": (2, 18)}
+
 
 def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
     """Everything that closes the case's recipe, or its native path."""
@@ -35,6 +38,7 @@ def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _op_gate(recipe, case),
         _original_gate(recipe, case),
         _override_gate(case, environment),
+        _packed_gate(recipe, case, environment),
     ]
 
 
@@ -157,3 +161,18 @@ def _original_gate(recipe: Recipe, case: Case) -> Gate | None:
     if not recipe.delayed or not case.save_original_input:
         return None
     return Gate(name="recipe_original", found=f"save_original_input=1 with {recipe.name}", unlock="another recipe")
+
+
+def _packed_gate(recipe: Recipe, case: Case, environment: Environment) -> Gate | None:
+    """Weights that are kept quantised at a tensor's own scale are not packed (`make_grouped_weights` of both)."""
+    if not (case.quantized_model_init and case.single_grouped_weight and recipe.scale == "quotient"):
+        return None
+    since = PACKED_SINCE.get(case.api, (2, 18))
+    if not recipe.delayed and environment.version("transformer_engine") >= since:
+        return None
+    newer = "" if recipe.delayed else f", or Transformer Engine {since[0]}.{since[1]} or newer"
+    return Gate(
+        name="recipe_packed",
+        found=f"a packed weight that is kept quantised with {recipe.name}",
+        unlock=f"single_grouped_weight=0{newer}",
+    )

@@ -47,7 +47,8 @@ def _folded(line: str) -> list[str]:
     if len(line) <= _LONGEST or not line.endswith(")"):
         return [line]
     parts = textwrap.wrap(f"{arguments[:-1]},", _LONGEST, break_long_words=False, break_on_hyphens=False)
-    return [f"{head}(", *(f"    {part}" for part in parts), ")"]
+    within = " " * (len(line) - len(line.lstrip()))
+    return [f"{head}(", *(f"{within}    {part}" for part in parts), f"{within})"]
 
 
 def _attached(wanted: Wanted) -> list[str]:

@@ -115,21 +115,29 @@ def _weights(layer: str, case: Case) -> str:
 
 
 def _load(case: Case) -> list[str]:
-    if case.single_grouped_weight:
+    if not case.single_grouped_weight:
+        return load_each()
+    if not case.quantized_model_init:
         return ["layer.weight.rowwise_data.copy_(w.flatten())"]
-    return load_each()
+    members = "layer.weight.quantized_tensors or layer.weight.split_into_quantized_tensors()"
+    return [f"for m, v in zip({members}, w): m.copy_(v)"]
 
 
 def quantised(case: Case, made: Making) -> Making:
-    """The same layer, each of its calls under the autocast of the case's recipe."""
+    """The same layer, each of its calls under the autocast of the case's recipe; its weights kept so where asked."""
     name, asked = RECIPES[case.recipe].class_name, case.backward_override
     override = "" if asked == "none" else f'backward_override="{asked}"'
     te = "import transformer_engine.pytorch as te"
+    made_first, *rest = made.build
+    init = [made_first]
+    if case.quantized_model_init:
+        init = ["with te.quantized_model_init(enabled=True, recipe=recipe):", f"    {made_first}"]
     return made._replace(
         imports=[f"from transformer_engine.common.recipe import {name}", *dict.fromkeys([te, *made.imports])],
         build=[
-            *made.build,
             f"recipe = {name}({override})",
+            *init,
+            *rest,
             "def quantised(*given, **named):",
             "    with te.autocast(enabled=True, recipe=recipe): return layer(*given, **named)",
         ],

@@ -36,20 +36,21 @@ class ModuleLayer(TEParameters):
         if case.path != "auto" and "use_grouped_tensor" in accepted:
             options["use_grouped_tensor"] = case.path == "native"
         self._switch = None if case.path == "auto" or "use_grouped_tensor" in accepted else case.path == "native"
-        module = te.GroupedLinear(
-            num_gemms=case.num_gemms,
-            in_features=case.in_features,
-            out_features=case.out_features,
-            bias=case.bias,
-            params_dtype=DTYPES[case.dtype],
-            device=device,
-            fuse_wgrad_accumulation=case.fuse_wgrad_accumulation,
-            **options,
-        )
+        self._quantised = Quantised(case)
+        with self._quantised.building():
+            module = te.GroupedLinear(
+                num_gemms=case.num_gemms,
+                in_features=case.in_features,
+                out_features=case.out_features,
+                bias=case.bias,
+                params_dtype=DTYPES[case.dtype],
+                device=device,
+                fuse_wgrad_accumulation=case.fuse_wgrad_accumulation,
+                **options,
+            )
         super().__init__(module, case.num_gemms)
         self._path: str | None = None
         self._case, self._calls = case, 0
-        self._quantised = Quantised(case)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""

@@ -19,19 +19,20 @@ class OpLayer(TEParameters):
     def __init__(self, case: Case, device: torch.device) -> None:
         asked = ("single_grouped_weight", "single_grouped_bias", "delay_wgrad_compute")
         options: dict[str, Any] = {name: True for name in asked if getattr(case, name)}
-        op = te_ops.GroupedLinear(
-            case.num_gemms,
-            case.in_features,
-            case.out_features,
-            bias=case.bias,
-            device=device,
-            dtype=DTYPES[case.dtype],
-            accumulate_into_main_grad=case.fuse_wgrad_accumulation,
-            **options,
-        )
+        self._case, self._quantised = case, Quantised(case)
+        with self._quantised.building():
+            op = te_ops.GroupedLinear(
+                case.num_gemms,
+                case.in_features,
+                case.out_features,
+                bias=case.bias,
+                device=device,
+                dtype=DTYPES[case.dtype],
+                accumulate_into_main_grad=case.fuse_wgrad_accumulation,
+                **options,
+            )
         super().__init__(op, case.num_gemms)
         self._path: str | None = None
-        self._case, self._quantised = case, Quantised(case)
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""

@@ -9,6 +9,7 @@ import torch
 import transformer_engine
 
 from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.stored import buffer, is_quantised, members
 from gradcheck_cli.records.environment import version
 
 
@@ -48,36 +49,30 @@ class TEParameters:
 
     @torch.no_grad()
     def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Copy weight (G, N, K) and bias (G, N) into the parameters."""
+        """Copy weight (G, N, K) and bias (G, N) into the parameters; those that are kept quantised quantise it."""
         for parameters, values in ((self.weights, weight), (self.biases, bias)):
             if values is None:
                 continue
-            if len(parameters) == 1 and parameters[0].dim() == values.dim():
-                flat(parameters[0]).view(values.shape).copy_(values)
+            packed = len(parameters) == 1 and parameters[0].dim() == values.dim()
+            if packed and not is_quantised(parameters[0]):
+                # A GroupedTensor forbids what changes its shape (transformer_engine/pytorch/tensor/grouped_tensor.py).
+                buffer(parameters[0]).view(values.shape).copy_(values)
                 continue
-            for parameter, value in zip(parameters, values, strict=True):
+            for parameter, value in zip(members(parameters[0]) if packed else parameters, values, strict=True):
                 parameter.copy_(value)
 
     def layout(self) -> dict[str, str | int]:
-        """Layout and dtype, read from the parameters."""
+        """Layout, dtype and whether the weights are kept quantised, read from the parameters."""
         names = {dtype: name for name, dtype in DTYPES.items()}
         first = self.weights[0]
         return {
             "single_grouped_weight": int(self.packed),
+            "quantized_model_init": int(is_quantised(first)),
             "dtype": names.get(first.dtype, str(first.dtype)),
             "bias": int(len(self.biases) > 0),
             "single_grouped_bias": int(len(self.biases) == 1 and self.biases[0].dim() == 2),
             "num_gemms": first.shape[0] if self.packed else len(self.weights),
         }
-
-
-def flat(packed: torch.Tensor) -> torch.Tensor:
-    """The storage of a packed parameter; a GroupedTensor forbids what changes its shape, and has one flat buffer.
-
-    transformer_engine/pytorch/tensor/grouped_tensor.py.
-    """
-    held = getattr(packed, "rowwise_data", None)
-    return held if isinstance(held, torch.Tensor) else packed
 
 
 def splits_as(how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:

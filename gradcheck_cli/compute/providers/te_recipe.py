@@ -24,7 +24,7 @@ QUANTISERS = {
 
 
 class Quantised:
-    """The recipe of a case, as the layer's forwards are run under it."""
+    """The recipe of a case, as the layer is built and its forwards are run under it."""
 
     def __init__(self, case: Case) -> None:
         asked = recipe_of(case)
@@ -33,7 +33,16 @@ class Quantised:
         override = case.backward_override
         options = {} if override == "none" else {"backward_override": override}
         self._recipe: Any = getattr(recipes, asked.class_name)(**options) if asked else None
+        self._keeps_weights = case.quantized_model_init
         self.taken: dict[str, str | int] = {}
+
+    def building(self) -> AbstractContextManager[Any]:
+        """Around the making of the layer: whether its weights are kept as the recipe quantises them."""
+        if not self._keeps_weights:
+            return nullcontext()
+        module: Any = transformer_engine.pytorch
+        entered: AbstractContextManager[Any] = module.quantized_model_init(enabled=True, recipe=self._recipe)
+        return entered
 
     def context(self) -> AbstractContextManager[Any]:
         """Around one forward; scales of DelayedScaling follow at its end."""

@@ -8,11 +8,13 @@ import warnings
 import torch
 
 from transformer_engine import __version__
+from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
+from transformer_engine.pytorch.quantization import STATE
 
 VERSION = tuple(int(part) for part in __version__.split("."))
 # As cublasLtGetVersion counts: 130400 is 13.4. 0 stands for a library that fails.
 CUBLASLT = int(os.environ.get("FAKE_TE_CUBLASLT", "130500"))
-_HOPPER_NEEDS = 130400
+_HOPPER_NEEDS, _CURRENT_SCALING_NEEDS = 130400, 130500
 # Whether the autograd node tells which path it took: a later version may call that by another name.
 TELLS_PATH = os.environ.get("FAKE_TE_TELLS_PATH", "1") == "1"
 
@@ -36,13 +38,31 @@ def single_weight(asked: bool) -> bool:  # noqa: FBT001 - an argument that is ha
 def module_goes_native(*, asked: bool, dtype: torch.dtype) -> bool:
     """The module: only where it is asked to, from 2.17 on; from 2.18 on only with a cuBLAS that can."""
     able = VERSION >= (2, 17) and dtype in (torch.bfloat16, torch.float16)
-    return asked and able and (VERSION < (2, 18) or CUBLASLT >= _HOPPER_NEEDS)
+    return asked and able and _recipe_goes_native() and (VERSION < (2, 18) or CUBLASLT >= _HOPPER_NEEDS)
 
 
 def op_goes_native(dtype: torch.dtype) -> bool:
     """The op: by itself, on Hopper from 2.17 on; from 2.19 on only with a cuBLAS that can."""
     able = VERSION >= (2, 17) and dtype in (torch.bfloat16, torch.float16)
-    return able and (VERSION < (2, 19) or CUBLASLT >= _HOPPER_NEEDS)
+    return able and _recipe_goes_native() and (VERSION < (2, 19) or CUBLASLT >= _HOPPER_NEEDS)
+
+
+def _recipe_goes_native() -> bool:
+    """On Hopper Float8CurrentScaling alone, from 2.18 and cuBLASLt 13.5 on."""
+    current = isinstance(STATE.recipe, Float8CurrentScaling)
+    return STATE.recipe is None or (current and VERSION >= (2, 18) and CUBLASLT >= _CURRENT_SCALING_NEEDS)
+
+
+def module_packs() -> bool:
+    """Whether the module packs what it keeps quantised; it says nothing where it does not."""
+    return STATE.kept is None or (isinstance(STATE.kept, Float8CurrentScaling) and VERSION >= (2, 19))
+
+
+def check_op_packs() -> None:
+    """Whether the op does."""
+    if isinstance(STATE.kept, DelayedScaling) or (STATE.kept and VERSION < (2, 18)):
+        current = "or float8 current scaling " if VERSION < (2, 18) else ""
+        raise RuntimeError(f"Delayed scaling {current}is not supported with single_grouped_weight=True")
 
 
 def check_grouped_gemm() -> None:

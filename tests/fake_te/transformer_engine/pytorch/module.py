@@ -9,7 +9,8 @@ import torch
 
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
-from transformer_engine.pytorch.grouped_tensor import packed
+from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
+from transformer_engine.pytorch.quantization import matrix, notes, spoil
 
 _SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 
@@ -25,11 +26,11 @@ class _Module(torch.nn.Module):
         self.fuse_wgrad_accumulation = options["fuse_wgrad_accumulation"]
         self.use_bias = options["bias"]
         self.single_grouped_weight = gates.single_weight(options["single_grouped_weight"])
-        if self.single_grouped_weight:
+        is_packed = self.single_grouped_weight and gates.module_packs()
+        if is_packed:
             self.register_parameter("weight", packed(experts, rows, columns, dtype, device))
         for i in range(experts):
-            weight = None if self.single_grouped_weight else torch.zeros(rows, columns, dtype=dtype, device=device)
-            self.register_parameter(f"weight{i}", None if weight is None else torch.nn.Parameter(weight))
+            self.register_parameter(f"weight{i}", None if is_packed else one_weight(rows, columns, dtype, device))
             bias = torch.zeros(rows if self.use_bias else 0, dtype=dtype, device=device)
             setattr(self, f"bias{i}", torch.nn.Parameter(bias) if self.use_bias else bias)
 
@@ -40,23 +41,24 @@ class _Module(torch.nn.Module):
         owners = self._owners()
         call = Call(
             splits=splits,
-            weights=[weight.detach() for weight in self._members()],
+            weights=[matrix(weight) for weight in self._members()],
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self.fuse_wgrad_accumulation,
-            notes={self.NOTE: native},
+            notes={self.NOTE: native, **notes("fp8")},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *self._seen_by_autograd(owners), *biases)  # type: ignore[no-untyped-call]
+        spoil(owners[0])
         return y
 
     def _members(self) -> list[torch.Tensor]:
-        if self.single_grouped_weight:
+        if hasattr(self, "weight"):
             packed_weight: Any = self.weight
-            return list(packed_weight.quantized_tensors)
+            return split(packed_weight)
         return [getattr(self, f"weight{i}") for i in range(self.num_gemms)]
 
     def _owners(self) -> list[torch.nn.Parameter]:
-        names = ["weight"] if self.single_grouped_weight else [f"weight{i}" for i in range(self.num_gemms)]
+        names = ["weight"] if hasattr(self, "weight") else [f"weight{i}" for i in range(self.num_gemms)]
         return [self.get_parameter(name) for name in names]
 
     def _seen_by_autograd(self, owners: list[torch.nn.Parameter]) -> list[torch.Tensor]:

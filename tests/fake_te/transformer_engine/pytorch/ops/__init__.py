@@ -9,7 +9,8 @@ import torch
 
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
-from transformer_engine.pytorch.grouped_tensor import packed
+from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
+from transformer_engine.pytorch.quantization import matrix, notes
 
 __all__ = ["GroupedLinear", "ScaledSwiGLU", "Sequential"]
 
@@ -34,10 +35,11 @@ class GroupedLinear(torch.nn.Module):
         self.single_grouped_weight = gates.single_weight(single_grouped_weight)
         self._accumulate_into_main_grad = accumulate_into_main_grad
         if self.single_grouped_weight:
+            gates.check_op_packs()
             self.register_parameter("weight", packed(num_groups, out_features, in_features, dtype, device))
         for i in range(num_groups):
-            weight = torch.nn.Parameter(torch.zeros(out_features, in_features, dtype=dtype, device=device))
-            self.register_parameter(f"weight{i}", None if self.single_grouped_weight else weight)
+            weight = None if self.single_grouped_weight else one_weight(out_features, in_features, dtype, device)
+            self.register_parameter(f"weight{i}", weight)
             zeros = torch.nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
             self.register_parameter(f"bias{i}", zeros if bias else None)
 
@@ -56,14 +58,15 @@ class GroupedLinear(torch.nn.Module):
             )
         if native:
             gates.check_grouped_gemm()
-        members = owners[0].quantized_tensors if self.single_grouped_weight else [owner.detach() for owner in owners]
+        ran = {"use_grouped_tensor_path": native, **notes("with_quantized_compute")}
+        members = split(owners[0]) if self.single_grouped_weight else owners
         call = Call(
             splits=split_sizes.tolist(),
-            weights=members,
+            weights=[matrix(member) for member in members],
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self._accumulate_into_main_grad,
-            notes={"basic_op_ctxs": [SimpleNamespace(use_grouped_tensor_path=native)]},
+            notes={"basic_op_ctxs": [SimpleNamespace(**ran)]},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
         return y

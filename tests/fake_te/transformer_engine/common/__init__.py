@@ -1,0 +1,1 @@
+"""The part of the stand-in that knows no framework."""
