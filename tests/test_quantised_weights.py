@@ -18,8 +18,10 @@ from gradcheck_cli.compute.attached import named
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.lent import Loans, loaded
 from gradcheck_cli.judge import contract
+from gradcheck_cli.judge.effective import ran_all_the_same
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen
 from gradcheck_cli.records.verdict import Outcome
 
 SHAPE = "m_splits=32,0,64:in_features=64:out_features=48:microbatches=3"
@@ -146,6 +148,15 @@ def test_the_table_says_which_are_not_packed(case: str, version: str, rows: list
     found = closed(Case.parse(f"{case}:{KEPT}"), Machine(version).environment)
     assert [one.name for one in found] == rows
     assert "".join(one.unlock for one in found) == unlock
+
+
+@pytest.mark.parametrize("packed", (0, 1))
+def test_a_layout_that_the_table_says_is_not_had_and_is_has_a_note(packed: int) -> None:
+    case = Case.parse(f"te:api=module:single_grouped_weight=1:recipe=DelayedScaling:{KEPT}")
+    ran = ChannelSeen(fill="exact", phases=[PhaseSeen(microbatch=0, phase="forward", slots=[])])
+    seen = Observation(case=str(case), ending="finished", channels=[ran], effective={"single_grouped_weight": packed})
+    notes = ran_all_the_same(case, seen, Machine("2.17.1").environment)
+    assert [APART in note for note in notes] == [True] * packed
 
 
 def test_weights_that_a_recipe_quantises_in_each_step_are_packed_as_others() -> None:

@@ -16,7 +16,8 @@ class Layer(Protocol):
     """A grouped linear layer: y_i = x_i w_i^T (+ b_i) for the rows x_i of each expert i.
 
     A layer computes; it never reads or reports gradients: `observe.py` does, the same way for every layer.
-    Gradients are to arrive at `weights` and `biases`, the very parameters that a trainer would see.
+    Gradients are to arrive at `weights` and `biases`, the very parameters that a trainer would see. With
+    `quantized_model_init` the weights are kept as bytes, where `compute/stored.py` looks for them.
     """
 
     @property
