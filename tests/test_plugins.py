@@ -143,3 +143,12 @@ def test_a_plugin_is_put_on_trial_like_any_other(install: Install, tmp_path: Pat
     done = typed("run", "--case", case, "--device", "cpu", "--output", str(tmp_path / "run"))
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
     assert (done.code, [verdict["case"] for verdict in report["verdicts"]]) == (0, [case])
+
+
+def test_a_plugin_whose_grouped_mm_loops_in_secret_is_not_the_case(install: Install, tmp_path: Path) -> None:
+    install({"mine": candidate("mine", "grouped_mm")})
+    done = typed("run", "--case", "mine:api=grouped_mm", "--device", "cpu", "--output", str(tmp_path / "run"))
+    (verdict,) = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))["verdicts"]
+    assert (done.code, verdict["outcome"]) == (1, "NOT_THE_CASE")
+    assert verdict["findings"][0]["why"].startswith("asked api=grouped_mm, and no grouped GEMM ran: forward: aten::")
+    assert "forward: aten::mm" in verdict["kernels"]

@@ -9,6 +9,7 @@ import warnings
 from gradcheck_cli.compute.attached import layout
 from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.hypotheses import Hypotheses
+from gradcheck_cli.compute.kernels import Kernels, Watch, unwatched
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.mutants import mutated
@@ -45,6 +46,7 @@ class Engine:
         self._variables = recorded_variables()
         self.device = open_device(device)
         self.builders: dict[str, Builder] = {target: imported(target) for target in targets}
+        self._kernels = Kernels(self.device)
 
     def environment(self) -> Environment:
         """Where this process runs."""
@@ -67,13 +69,14 @@ class Engine:
         case = job.case
         channels: list[ChannelSeen] = []
         effective: dict[str, str | int] = {}
-        raised = None
+        raised, watch = None, self._kernels.of(case)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 for fill in FILLS:
                     reference = prepare(case, fill, self.device)
-                    channels.append(self._channel(job, fill, reference, effective))
+                    channels.append(self._channel(job, fill, reference, effective, watch))
+                    watch = unwatched if channels[-1].phases else watch
             except CandidateRaised as error:
                 raised = error.seen
         return Observation(
@@ -83,12 +86,15 @@ class Engine:
             channels=channels,
             mutants=job.mutants,
             effective=effective,
+            kernels=self._kernels.seen(case, finished=raised is None),
             warnings=warned(caught),
             raised=raised,
             seconds=time.perf_counter() - began,
         )
 
-    def _channel(self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int]) -> ChannelSeen:
+    def _channel(
+        self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int], watch: Watch
+    ) -> ChannelSeen:
         """One pass over the microbatches on one fill; fills in `effective` as soon as it is known."""
         case, phases = job.case, []
         poisoned = not reference.inapplicable and poison(POISON[fill], case, self.device)
@@ -99,7 +105,7 @@ class Engine:
                 note(effective, {**layer.effective(), **as_built})
             # Another layer than the one that was asked for may not even take these tensors.
             as_asked = as_built.items() <= case.axes().items()
-            for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill) if as_asked else ():
+            for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill, watch) if as_asked else ():
                 # A layer that does not say which path it took has not said that it took the one asked for.
                 unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case), "unknown")
                 with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):

@@ -21,6 +21,7 @@ from gradcheck_cli.compute.attached import (
 from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
+from gradcheck_cli.compute.kernels import Watch, unwatched
 from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded, loaded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
@@ -45,14 +46,14 @@ class After(NamedTuple):
     disturbed: list[str]
 
 
-def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[After]:
+def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> Iterator[After]:
     """Run all microbatches; after each forward, backward and, where it is delayed, backward_dw yield what is there.
 
     The weights are loaded first, and get what the case says of main_grad, fused or not. Nothing is cleared between
     microbatches. Of a backward through two, all but x.grad is told with the last. Ends early at an output that no
     gradient fits. Raises CandidateRaised, also where its parameters and buffers cannot be read.
     """
-    trainer = Trainer(case, layer, inputs, fill)
+    trainer = Trainer(case, layer, inputs, fill, watch)
     for step in steps_of(case):
         for k in step:
             yield trainer.forward(k)
@@ -66,7 +67,8 @@ def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> Iterator[Af
 class Trainer:
     """One layer and its parameters from the loading of the weights on; each step says what it left where."""
 
-    def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill) -> None:
+    def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> None:
+        self.watch = watch
         self.case, self.layer, self.inputs, self.fill = case, layer, inputs, fill
         self.device, dtype = inputs.weight.device, DTYPES[case.main_grad_dtype]
         self.byte = guard_byte(fill)
@@ -107,7 +109,7 @@ class Trainer:
         ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         self.loans.lend(x, whole, ahead, k)
         self._scale(k)
-        with self._trial(f"forward of microbatch {k}"), filled(POISON[self.fill], self.device):
+        with self._trial(f"forward of microbatch {k}"), self.watch("forward"), filled(POISON[self.fill], self.device):
             y = a_tensor(self.layer.forward(ahead, splits))
         self.x[k], self.y[k] = x.tensor, y
         shape = (case.rows(k), *part(case, "fprop"))
@@ -137,7 +139,7 @@ class Trainer:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)
             grads.append(given.tensor)
-        with self._trial(said), filled(POISON[self.fill], self.device):
+        with self._trial(said), self.watch("backward"), filled(POISON[self.fill], self.device):
             torch.autograd.backward([self.y.pop(k) for k in step], grads)
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
@@ -154,7 +156,7 @@ class Trainer:
     def backward_dw(self, step: tuple[int, ...]) -> After:
         """The gradients of the parameters that the backward left open, use by use."""
         said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
-        with self._trial(said), filled(POISON[self.fill], self.device):
+        with self._trial(said), self.watch("backward_dw"), filled(POISON[self.fill], self.device):
             for _ in step:
                 cast("Delayed", self.layer).backward_dw()
         with self._trial(f"reading the gradients after the {said}"):

@@ -9,6 +9,7 @@ from gradcheck_cli.judge.bystanders import bystanders
 from gradcheck_cli.judge.effective import fell_back, not_the_case, raised, ran_all_the_same
 from gradcheck_cli.judge.findings import group, margins
 from gradcheck_cli.judge.invisible import invisible
+from gradcheck_cli.judge.kernels import effective
 from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.judge.proof import proved
 from gradcheck_cli.judge.slots import judge_slot, judge_slots
@@ -90,7 +91,8 @@ def _verdict(
         roles=roles,
         findings=findings,
         margins=worst,
-        effective=observation.effective,
+        effective=effective(observation),
+        kernels=observation.kernels,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
         notes=invisible(case, observation),
         seconds=observation.seconds,

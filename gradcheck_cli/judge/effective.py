@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from gradcheck_cli.judge.kernels import contradiction, effective
 from gradcheck_cli.records.capability import Closed, closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gates import asked_path
+from gradcheck_cli.records.kernels import shown
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
 
@@ -16,7 +18,14 @@ AT_ONCE = r"(build|loading)\b"
 
 
 def not_the_case(case: Case, observation: Observation, environment: Environment) -> Finding | None:
-    """NOT_THE_CASE where something else ran, or nobody says what; None for a fallback that the table announces."""
+    """NOT_THE_CASE where something else ran, or nobody says what; None for a fallback that the table announces.
+
+    What ran is what the candidate says of itself, and what its kernels show.
+    """
+    contradicted = contradiction(case, observation)
+    if contradicted:
+        axis, why = contradicted
+        return Finding(slot="case", outcome=Outcome.NOT_THE_CASE, why=why, diagnosis=axis)
     if fell_back(case, observation, environment):
         return None
     differs = differences(case, observation)
@@ -36,7 +45,7 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
 
 def fell_back(case: Case, observation: Observation, environment: Environment) -> Finding | None:
     """REFUSED for a silent fallback to another path or layout that the capability table announces; else None."""
-    differs, ran = differences(case, observation), observation.effective
+    differs, ran = differences(case, observation), effective(observation)
     announced = [
         row
         for row in closed(case, environment)
@@ -53,7 +62,7 @@ def ran_all_the_same(case: Case, observation: Observation, environment: Environm
 
     It changes no outcome: what ran is judged as any case is, and it is the table that is to be looked at.
     """
-    ran, asked = observation.effective, {**case.axes(), "path": asked_path(case, environment)}
+    ran, asked = effective(observation), {**case.axes(), "path": asked_path(case, environment)}
     if not any(channel.phases for channel in observation.channels):
         return []
     due = [
@@ -74,9 +83,10 @@ def differences(case: Case, observation: Observation) -> list[str]:
     What is unknown because the candidate raised before it could be told is none: what it raised is told.
     """
     asked = case.axes()
-    cut_off = [name for name, ran in observation.effective.items() if observation.raised and ran == "unknown"]
+    found = effective(observation)
+    cut_off = [name for name, ran in found.items() if observation.raised and ran == "unknown"]
     free = {*cut_off, *({"path"} if case.path == "auto" else ())}
-    return [name for name, ran in observation.effective.items() if name not in free and asked.get(name, ran) != ran]
+    return [name for name, ran in found.items() if name not in free and asked.get(name, ran) != ran]
 
 
 def raised(case: Case, observation: Observation, seen: Raised, environment: Environment) -> Finding:
@@ -99,8 +109,10 @@ def raised(case: Case, observation: Observation, seen: Raised, environment: Envi
 
 
 def _in_words(case: Case, observation: Observation, differs: list[str]) -> str:
-    asked = case.axes()
-    return "; ".join(f"{name}={asked[name]}, and {name}={observation.effective[name]} ran" for name in differs)
+    asked, found = case.axes(), effective(observation)
+    seen = shown("cutlass", observation.kernels) if "path" in differs else ""
+    said = "; ".join(f"{name}={asked[name]}, and {name}={found[name]} ran" for name in differs)
+    return f"{said}: {seen}" if seen else said
 
 
 def refused(row: Closed, said: str) -> Finding:

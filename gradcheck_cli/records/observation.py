@@ -109,6 +109,8 @@ class Observation(Record, frozen=True, kw_only=True):
     channels: list[ChannelSeen] = []
     mutants: list[str] = []  # that were asked for; those that could be applied have phases of their own
     effective: dict[str, str | int] = {}  # what really ran, under the names of the axes
+    # `forward: aten::mm`: what the candidate launched, of the first case of its configuration; else nobody looked.
+    kernels: list[str] = []
     warnings: list[str] = []
     raised: Raised | None = None
     last_output: str = ""  # of a worker that did not come back

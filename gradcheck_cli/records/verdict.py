@@ -108,6 +108,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     findings: list[Finding] = []
     margins: dict[Role, Margin] = {}
     effective: dict[str, str | int] = {}
+    kernels: list[str] = []  # phase and name of each that was seen on the device, or of each operator on a CPU
     channels: dict[str, str] = {}  # fill -> "judged", or why it was not
     notes: list[str] = []
     seconds: float = 0.0

@@ -1,0 +1,130 @@
+"""Which kernels did the candidate launch? Asked of torch's profiler while it runs, once a configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+
+import torch
+from torch.autograd.profiler import profile
+
+from gradcheck_cli.compute.trial import words
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Phase
+
+LONGEST = 200  # characters of one name
+MOST = 200  # names of one case
+# What chooses a family of kernels; with the same values of these, another shape or seed launches the same ones.
+CHOOSING = (
+    "provider",
+    "api",
+    "path",
+    "single_grouped_weight",
+    "fuse_wgrad_accumulation",
+    "main_grad_dtype",
+    "overwrite_main_grad",
+    "delay_wgrad_compute",
+    "frozen_weights",
+    "frozen_input",
+    "dtype",
+    "recipe",
+    "backward_override",
+    "bias",
+    "single_grouped_bias",
+    "save_original_input",
+)
+# Operators on the host that multiply, and those that are not torch's own; all others say nothing of a path.
+OPERATOR = re.compile(r"aten::(\w*mm|linear|matmul|einsum|mv|dot)$|(?!aten::|autograd::|torch::)\S.*?::\S")
+COPIES = ("Memcpy", "Memset")
+
+Watch = Callable[[Phase], AbstractContextManager[None]]
+
+
+def unwatched(_: Phase) -> AbstractContextManager[None]:
+    """Run the candidate, and see none of its kernels."""
+    return nullcontext()
+
+
+class Kernels:
+    """What one process has looked at so far."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Kineto prints two lines a start into the log of what the candidate prints; whoever wants them says so.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+        self._device = device
+        self._known: set[tuple[object, ...]] = set()
+        self._told = False
+        self._names: set[str] = set()
+
+    def of(self, case: Case) -> Watch:
+        """For one pass over the microbatches of a case: profiled where its configuration is new.
+
+        Without a token nothing is multiplied, and nothing to be seen.
+        """
+        self._names = set()
+        if _configuration(case) in self._known or not any(sum(case.splits(k)) for k in range(case.microbatches)):
+            return unwatched
+        return self._watched
+
+    def seen(self, case: Case, *, finished: bool) -> list[str]:
+        """`forward: aten::mm`, each once: the phase and the name of what was launched since `of`.
+
+        A configuration that finished is not looked at again.
+        """
+        if self._names and finished:
+            self._known.add(_configuration(case))
+        return sorted(self._names)[:MOST]
+
+    @contextmanager
+    def _watched(self, phase: Phase) -> Iterator[None]:
+        profiler = self._started()
+        try:
+            yield
+        finally:
+            if profiler is not None:
+                self._names |= {f"{phase}: {name}" for name in self._stopped(profiler)}
+
+    def _started(self) -> profile | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the profiler warns of is no warning of the candidate's
+                profiler = profile(use_device="cuda" if self._device.type == "cuda" else None, use_kineto=True)
+                profiler.__enter__()
+        except (RuntimeError, AssertionError) as error:
+            self._tell(words(error).partition("\n")[0])
+            return None
+        return profiler
+
+    def _stopped(self, profiler: profile) -> set[str]:
+        """The names; none where the profiler cannot end, as after a lost CUDA context."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                profiler.__exit__(None, None, None)
+        except (RuntimeError, AssertionError) as error:
+            # It waits for the device before it ends; a second call finds what the first one cleared.
+            with suppress(RuntimeError, AssertionError):
+                profiler.__exit__(None, None, None)
+            self._tell(words(error).partition("\n")[0])
+            return set()
+        events = profiler.kineto_results.events() if profiler.kineto_results else []
+        found = {(event.name(), event.device_type().name == "CPU") for event in events}
+        launched = {name for name, on_host in found if not on_host}
+        if self._device.type == "cuda" and not launched:
+            self._tell("it saw nothing on the device")
+        operators = {name for name, on_host in found if on_host and OPERATOR.match(name)}
+        return {name[:LONGEST] for name in launched | operators if not name.startswith(COPIES)}
+
+    def _tell(self, why: str) -> None:
+        """Into the worker's log, once."""
+        if not self._told:
+            sys.stderr.write(f"the kernels of some cases are not known: torch's profiler gave none ({why})\n")
+        self._told = True
+
+
+def _configuration(case: Case) -> tuple[object, ...]:
+    return tuple(getattr(case, name) for name in CHOOSING)

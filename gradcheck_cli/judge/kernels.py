@@ -1,0 +1,69 @@
+"""Do the kernels that were seen show what was asked, and what the candidate says of itself?
+
+No kernel is no evidence: an older observation has none, nor has a case whose configuration was looked at before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.kernels import PATHS, path_shown, shown
+from gradcheck_cli.records.observation import Observation
+
+SAID = {"native", "legacy"}
+
+
+class Contradiction(NamedTuple):
+    """The axis on which kernels show something else, and both in words, a kernel among them."""
+
+    axis: str
+    words: str
+
+
+def effective(observation: Observation) -> dict[str, str | int]:
+    """What really ran, under the names of the axes: as the layer says it, and CUTLASS where its kernels show it."""
+    said, ran = observation.effective, path_shown(observation.kernels)
+    return {**said, "path": ran} if said.get("path") == "legacy" and "cutlass" in ran.split(", then ") else said
+
+
+def contradiction(case: Case, observation: Observation) -> Contradiction | None:
+    """What the kernels of a case contradict; None where they fit, or tell nothing."""
+    seen = observation.kernels
+    if case.provider != "te":
+        return _of_torch(case, seen)
+    return _of_path(observation) or _of_recipe(case, seen)
+
+
+def _of_path(observation: Observation) -> Contradiction | None:
+    """The path that a layer says it took, against those whose kernels ran; of a chain both of each."""
+    said, seen = str(observation.effective.get("path", "")), observation.kernels
+    told = set(said.split(" and "))
+    if not told <= SAID:
+        return None
+    other = next((path for path in PATHS if path not in told and shown(path, seen)), None)
+    # CUTLASS is a way of the legacy path, of which no layer says that it took it.
+    if not other or (other == "cutlass" and "legacy" in told):
+        return None
+    return Contradiction("path", f"the candidate says path={said}, and path={other} ran: {shown(other, seen)}")
+
+
+def _of_recipe(case: Case, seen: list[str]) -> Contradiction | None:
+    """What quantises casts before its first GEMM, and what does not never has an FP8 operand."""
+    if case.recipe == "none":
+        cast = shown("fp8", seen)
+        return Contradiction("recipe", f"asked recipe=none, and a kernel works on FP8: {cast}") if cast else None
+    gemm = next((name for path in PATHS if (name := shown(path, seen, "forward"))), "")
+    if not gemm or shown("fp8", seen, "forward"):
+        return None
+    return Contradiction("recipe", f"asked recipe={case.recipe}, and no kernel of the forward works on FP8: {gemm} ran")
+
+
+def _of_torch(case: Case, seen: list[str]) -> Contradiction | None:
+    """What multiplies by torch's operators, the same on every device; a plug-in's api of that name as well."""
+    grouped, other = shown("grouped_mm", seen, "forward"), shown("gemm", seen, "forward")
+    if case.api == "grouped_mm" and other and not grouped:
+        return Contradiction("api", f"asked api=grouped_mm, and no grouped GEMM ran: {other} did")
+    if case.api == "loop" and grouped:
+        return Contradiction("api", f"asked api=loop, and a grouped GEMM ran: {grouped}")
+    return None
