@@ -228,6 +228,13 @@ CONSTRAINTS = (
         about=(("path",),),
     ),
     Constraint(
+        name="cutlass-needs-tokens",
+        why="only kernels tell CUTLASS from the legacy path, and where no expert has a token none runs; ask for "
+        "path=legacy",
+        rejects=lambda case: case.path == "cutlass" and not any(map(sum, map(case.splits, range(case.microbatches)))),
+        about=(("path", "m_splits"),),
+    ),
+    Constraint(
         name="pattern-needs-experts",
         why="with so few experts this m_splits is the same as a simpler one; ask for more num_gemms",
         rejects=lambda case: case.num_gemms < splits.FEWEST_EXPERTS.get(case.m_splits, 1),

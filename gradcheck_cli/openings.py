@@ -21,12 +21,14 @@ PADDED: dict[str, Any] = {"m_splits": "128,256", "in_features": 256, "out_featur
 TE: dict[str, dict[str, Any]] = {
     "module legacy": {"api": "module", "path": "legacy"},
     "module native": {"api": "module", "path": "native"},
+    "module cutlass": {"api": "module", "path": "cutlass"},
     "module packed": {"api": "module", "path": "native", "single_grouped_weight": 1},
     "op": {"api": "op"},
     "op packed": {"api": "op", "single_grouped_weight": 1},
 }
 LEGEND = (
-    "packed: single_grouped_weight=1, of the module with path=native; falls back: runs its legacy path, in silence; "
+    "cutlass: NVTE_USE_CUTLASS_GROUPED_GEMM=1; packed: single_grouped_weight=1, of the module with path=native; "
+    "falls back: runs its legacy path, in silence; "
     "op chooses its path by itself, and op_mlp is refused where op is; what opens an entry is all of its numbers"
 )
 UNCONFIRMED = "?"
@@ -36,7 +38,7 @@ Rows = list[list[str]]
 def table(candidate: Candidate, environment: Environment, width: int) -> list[str]:
     """The table, and below it what closes its entries and what opens them; one line where nothing is closed.
 
-    In `width` columns where that can be had by one table for each api.
+    In `width` columns, where one entry beside its recipe fits into them.
     """
     if candidate.name != "te":
         columns = {api: {"api": api} for api in candidate.apis}
@@ -101,13 +103,22 @@ def _cell(case: Case, environment: Environment, mark: str, numbers: dict[str, in
 
 
 def _fitting(rows: Rows, width: int) -> list[str]:
-    """One table, or where that is too wide one for each api, the first word above a column."""
-    whole = _aligned(rows)
+    """One table, or where that is too wide one for each api, the first word above a column, or as many as it takes."""
+    whole, api = _aligned(rows), rows[0]
     if max(map(len, whole)) <= width:
         return whole
-    above = rows[0]
-    of_api = {api: [0, 1, *(i for i in range(2, len(above)) if above[i] == api)] for api in above[2:]}
-    return [line for kept in of_api.values() for line in _aligned([[cells[i] for i in kept] for cells in rows])]
+    tables: list[list[int]] = []
+    for column in range(2, len(api)):
+        last = tables[-1] if tables and api[tables[-1][-1]] == api[column] else []
+        if last and max(map(len, _aligned(_part(rows, [*last, column])))) <= width:
+            last.append(column)
+        else:
+            tables.append([column])
+    return [line for columns in tables for line in _aligned(_part(rows, columns))]
+
+
+def _part(rows: Rows, columns: list[int]) -> Rows:
+    return [[*cells[:2], *(cells[i] for i in columns)] for cells in rows]
 
 
 def _aligned(rows: Rows) -> list[str]:

@@ -182,7 +182,7 @@ class Session:
     def _verdicts(self) -> Iterator[Verdict]:
         for point in self.selected.excluded:
             yield excluded(point.case, point.constraint, point.why)
-        jobs = [job(case, self.options.mutants) for case in self.selected.cases]
+        jobs = alike([job(case, self.options.mutants) for case in self.selected.cases])
         for asked, seen in self.executor.run(jobs, self._started, self._ready):
             self.reporter.observed(seen)
             verdict = conclude(asked.case, seen, self.environment)
@@ -201,6 +201,12 @@ class Session:
         return [untested(case) for case in self.selected.cases if str(case) not in judged]
 
 
+def alike(jobs: Sequence[Job]) -> list[Job]:
+    """The same jobs, those under the same variables together, in the order of the first of each: a worker for each."""
+    first: dict[str, int] = {}
+    return sorted(jobs, key=lambda one: first.setdefault(str(one.variables), len(first)))
+
+
 def job(case: Case, mutants: str = "none") -> Job:
     """What a worker needs to run a case: who builds it, under which variables, and the coefficients of its bounds."""
     candidate = plugins.candidate(case.provider)
@@ -208,6 +214,7 @@ def job(case: Case, mutants: str = "none") -> Job:
         case=case,
         target=plugins.target(case.provider, case.api),
         environment=candidate.environment,
+        switches=plugins.switches(case),
         rounding=bounds.rounding(case, candidate),
         mutants=battery.needed(mutants, case),
     )

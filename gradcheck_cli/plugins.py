@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from importlib import metadata
@@ -10,6 +11,7 @@ from typing import Any
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.records import battery, case
 from gradcheck_cli.records.candidate import Candidate
+from gradcheck_cli.records.kernels import CUTLASS_SWITCH
 
 GROUP = "gradcheck.providers"
 _PROVIDERS = "gradcheck_cli.compute.providers"
@@ -37,6 +39,12 @@ BUILT_IN = {
         # Without it Transformer Engine 2.15+ turns single_grouped_weight off with a mere warning
         # (transformer_engine/pytorch/utils.py, resolve_grouped_linear_single_param_flags).
         environment={"NVTE_GROUPED_LINEAR_SINGLE_PARAM": "1"},
+        # Read at each grouped GEMM of the legacy path (common/gemm/cublaslt_gemm.cu), to which native may fall back.
+        switches={
+            "cutlass": {CUTLASS_SWITCH: "1"},
+            "legacy": {CUTLASS_SWITCH: "0"},
+            "native": {CUTLASS_SWITCH: "0"},
+        },
         # CUBLAS_COMPUTE_32F_FAST_TF32 for fp32 in and out (common/gemm/cublaslt_gemm.cu).
         fp32_products="tf32",
     ),
@@ -97,6 +105,15 @@ def target(name: str, api: str) -> str:
     if api not in apis:
         raise UsageError(f"provider {name} has no api {api!r}; its apis are: {', '.join(apis)}")
     return apis[api]
+
+
+def switches(asked: case.Case) -> dict[str, str]:
+    """The variables that a case asks of its worker against the user's; 0 is what one that nobody has set is.
+
+    Only those that are otherwise not so: cases that need no other worker then share one.
+    """
+    needed = candidate(asked.provider).switches.get(asked.path, {})
+    return {name: value for name, value in needed.items() if os.environ.get(name, "0") != value}
 
 
 def axis_value(name: str, value: Any) -> Any:

@@ -472,8 +472,41 @@ def test_what_nobody_has_seen_is_marked(te: str, capability: Version, why: list[
     assert {cell.endswith("?") for cell in entries} == {bool(why)}
 
 
-def test_a_table_that_is_too_wide_is_one_for_each_api() -> None:
+def test_a_table_that_is_too_wide_is_one_or_more_for_each_api() -> None:
     told = openings.table(plugins.BUILT_IN["te"], where("2.17.1", (9, 0), "13.1.0"), 78)
     heads = [line.split()[2:] for line in told if line.startswith("recipe  ")]
-    assert heads == [["module"] * 3, ["op"] * 2]
+    assert heads == [["module"] * 3, ["module"], ["op"] * 2]
     assert max(len(line) for line in told if "  runs  " in line) <= 78
+
+
+CUTLASS = "te:api=module:path=cutlass"
+LEAVES_CUTLASS = {
+    "nothing": (f"{CUTLASS}:in_features=256:out_features=128", (9, 0), []),
+    "a bias": (f"{CUTLASS}:in_features=256:out_features=128:bias=1", (9, 0), ["a bias that the GEMM adds"]),
+    "a bias that is returned": (f"{CUTLASS}:in_features=256:out_features=128:bias=1:return_bias=1", (9, 0), []),
+    "fp32": (f"{CUTLASS}:in_features=256:out_features=128:dtype=fp32", (9, 0), ["fp32 operands"]),
+    "sizes": (CUTLASS, (9, 0), ["in_features=64 and out_features=96, no multiple of 128"]),
+    "a size of dgrad": (f"{CUTLASS}:in_features=128", (9, 0), ["out_features=96, no multiple of 128"]),
+    "a size of a dgrad that there is none of": (f"{CUTLASS}:in_features=128:frozen_input=1", (9, 0), []),
+    "Blackwell": (f"{CUTLASS}:in_features=256:out_features=128", (10, 0), ["compute capability 10.0"]),
+    "Ada": (f"{CUTLASS}:in_features=256:out_features=128", (8, 9), ["compute capability 8.9"]),
+    "a recipe": (
+        f"{CUTLASS}:in_features=256:out_features=128:m_splits=128,256:recipe=DelayedScaling",
+        (9, 0),
+        ["operands that a recipe quantises"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "capability", "found"), tuple(LEAVES_CUTLASS.values()), ids=LEAVES_CUTLASS)
+def test_what_keeps_a_gemm_from_cutlass(case: str, capability: Version, found: list[str]) -> None:
+    due = closed(Case.parse(case), where("2.20.2", capability, "13.5.0"))
+    assert [gate.found for row in due for gate in row.gates] == found
+    assert {row.falls_back_to for row in due} <= {"legacy"}
+
+
+def test_cutlass_has_no_packed_weight_since_2_19() -> None:
+    case = Case.parse(f"{CUTLASS}:in_features=128:out_features=128:single_grouped_weight=1")
+    assert [row.name for row in closed(case, where("2.20.2", (9, 0), "13.5.0"))] == [
+        "module-single-weight-needs-native"
+    ]

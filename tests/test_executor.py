@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gradcheck_cli import pipeline, plugins
 from gradcheck_cli.errors import GradcheckError, HarnessError, UsageError
 from gradcheck_cli.records.base import to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.workers.executor import LocalExecutor, own_seconds
 from gradcheck_cli.workers.protocol import exit_status
@@ -156,6 +158,51 @@ def test_a_variable_that_the_user_has_set_wins(run: Run, monkeypatch: pytest.Mon
     assert run.environments[0].variables == {"WORKER_TEST_A": "the user's", "WORKER_TEST_B": "ours"}
 
 
+def test_a_variable_by_which_a_case_asks_wins_over_the_users(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_TEST_A", "the user's")
+    asked = msgspec.structs.replace(a_job("fine", {"WORKER_TEST_B": "ours"}), switches={"WORKER_TEST_A": "asked"})
+    run(asked, a_job("fine", {"WORKER_TEST_B": "ours"}))
+    assert [environment.variables for environment in run.environments] == [
+        {"WORKER_TEST_A": "asked", "WORKER_TEST_B": "ours"},
+        {"WORKER_TEST_A": "the user's", "WORKER_TEST_B": "ours"},
+    ]
+
+
+def test_jobs_under_the_same_variables_run_together_in_one_worker(run: Run) -> None:
+    asked = [
+        a_job("fine"),
+        a_job("fine", {"WORKER_TEST_A": "1"}),
+        a_job("stdin"),
+        a_job("noise", {"WORKER_TEST_A": "1"}),
+    ]
+    run(*pipeline.alike(asked))
+    assert run.started == ["fine", "stdin", "fine", "noise"]
+    assert [environment.variables for environment in run.environments] == [{}, {"WORKER_TEST_A": "1"}]
+
+
+CUTLASS = "te:api=module:path=cutlass"
+SWITCHES = {
+    "asked": (CUTLASS, "", {"NVTE_USE_CUTLASS_GROUPED_GEMM": "1"}),
+    "asked, and set by the user": (CUTLASS, "1", {}),
+    "asked against the user": (CUTLASS, "0", {"NVTE_USE_CUTLASS_GROUPED_GEMM": "1"}),
+    "legacy": ("te:api=module:path=legacy", "", {}),
+    "legacy against the user": ("te:api=module:path=legacy", "1", {"NVTE_USE_CUTLASS_GROUPED_GEMM": "0"}),
+    "native, which may fall back": ("te:api=module:path=native", "1", {"NVTE_USE_CUTLASS_GROUPED_GEMM": "0"}),
+    "left open": ("te:api=module", "1", {}),
+}
+
+
+@pytest.mark.parametrize(("case", "users", "switches"), tuple(SWITCHES.values()), ids=SWITCHES)
+def test_a_path_is_asked_by_the_variables_that_would_otherwise_not_be_so(
+    case: str, users: str, switches: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NVTE_USE_CUTLASS_GROUPED_GEMM", raising=False)
+    if users:
+        monkeypatch.setenv("NVTE_USE_CUTLASS_GROUPED_GEMM", users)
+    job = pipeline.job(Case.parse(case))
+    assert (job.switches, job.environment) == (switches, plugins.BUILT_IN["te"].environment)
+
+
 def test_every_case_is_announced_before_it_runs(run: Run) -> None:
     run("fine", "exit_0", "stdin")
     assert run.started == ["fine", "exit_0", "stdin"]
@@ -194,7 +241,7 @@ def test_a_worker_that_died_between_two_cases_is_not_the_next_cases_fault(tmp_pa
         answers = executor.run([a_job("fine"), a_job("fine")], ignore, ignore)
         pid = int(next(answers)[1].effective["pid"])
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not executor._worker.serves({}, []))  # type: ignore[union-attr]
+        wait_until(lambda: not executor._worker.serves(Variables(), []))  # type: ignore[union-attr]
         assert next(answers)[1].ending == "finished"
 
 

@@ -98,6 +98,19 @@ CONTRADICTED = {
         "te:api=module:path=legacy", "legacy", phases([CUTLASS], [CUTLASS, LEGACY]),
         f"asked path=legacy, and path=cutlass ran: forward: {CUTLASS}.",
     ),
+    "CUTLASS that is asked for and falls back": (
+        "te:api=module:path=cutlass:in_features=128:out_features=128", "legacy", phases([LEGACY], [LEGACY]),
+        f"asked path=cutlass, and path=legacy ran: forward: {LEGACY}.",
+    ),
+    "CUTLASS that falls back in its dgrad": (
+        "te:api=module:path=cutlass:in_features=128:out_features=128", "legacy", phases([CUTLASS], [LEGACY]),
+        f"asked path=cutlass, and path=cutlass, then legacy ran: backward: {LEGACY}.",
+    ),
+    "CUTLASS that nobody saw": (
+        "te:api=module:path=cutlass:in_features=128:out_features=128", "legacy", phases(["aten::linear"], []),
+        "asked path=cutlass, and path=unknown ran: only kernels show CUTLASS, and torch's profiler gave none "
+        "(the worker's log may say why).",
+    ),
     "a recipe that quantises nothing": (
         FP8, "legacy", phases([LEGACY], [LEGACY_FP8]),
         f"asked recipe=Float8CurrentScaling, and no kernel of the forward works on FP8: forward: {LEGACY} ran",
@@ -129,6 +142,21 @@ FITTING = {
     "FP8 by the name of its GEMM alone": (FP8, "legacy", phases([LEGACY_FP8], [])),
     "a chain of two paths": ("te:api=op_mlp", "native and legacy", phases([NATIVE, LEGACY], [NATIVE, LEGACY])),
     "CUTLASS where the path is left open": ("te:api=module", "legacy", phases([CUTLASS], [CUTLASS])),
+    "CUTLASS": (
+        "te:api=module:path=cutlass:in_features=128:out_features=128",
+        "legacy",
+        phases([CUTLASS], [CUTLASS, LEGACY]),
+    ),
+    "CUTLASS without a dgrad": (
+        "te:api=module:path=cutlass:frozen_input=1:in_features=128",
+        "legacy",
+        phases([CUTLASS], [LEGACY]),
+    ),
+    "a CUTLASS that fp32 is announced to leave, by kernels of no known name": (
+        "te:api=module:path=cutlass:dtype=fp32",
+        "legacy",
+        phases(["sm80_gemm"], []),
+    ),
     "nobody looked": ("te:api=module:path=native", "native", []),
     "nobody looked at a recipe": (FP8, "legacy", []),
     "a profiler without the device": ("te:api=module:path=native", "native", phases(["aten::linear"], [])),

@@ -76,6 +76,8 @@ NOT_TOML = {
 EXCLUDED = {
     "the op has no switch for the path": ("te:api=op:path=native", "path-is-a-module-switch"),
     "torch has no switch for the path": ("torch:api=loop:path=legacy", "path-is-a-module-switch"),
+    "the op has no CUTLASS": ("te:api=op:path=cutlass", "path-is-a-module-switch"),
+    "without a token no kernel tells": ("te:api=module:path=cutlass:m_splits=all_empty", "cutlass-needs-tokens"),
     "one expert is never uneven": ("te:api=op:m_splits=uneven:num_gemms=1", "pattern-needs-experts"),
     "two experts have no middle": ("te:api=op:m_splits=empty_middle:num_gemms=2", "pattern-needs-experts"),
     "one token each is never uneven": ("te:api=op:m_splits=uneven:tokens_per_expert=1", "pattern-needs-tokens"),
@@ -83,6 +85,7 @@ EXCLUDED = {
 }
 RUN = (
     "te:api=module:path=native",
+    "te:api=module:path=cutlass:m_splits=0,7",
     "te:api=op:m_splits=uneven:num_gemms=2",
     "te:api=op:m_splits=empty_middle:num_gemms=3",
     "te:api=op:m_splits=7",

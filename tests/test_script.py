@@ -20,6 +20,7 @@ from gradcheck_cli import matrix, plugins, reproducing
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, worst_failure
+from gradcheck_cli.records.kernels import CUTLASS_SWITCH
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters import reproduction
@@ -62,6 +63,8 @@ def test_every_case_of_the_exhaustive_matrix_has_a_script_that_is_python_and_sho
     (
         ("2.17.1", "native", [f'os.environ["{SWITCH}"] = "1"']),
         ("2.17.1", "legacy", [f'os.environ["{SWITCH}"] = "0"']),
+        ("2.17.1", "cutlass", [f'os.environ["{SWITCH}"] = "0"', f'os.environ["{CUTLASS_SWITCH}"] = "1"']),
+        ("2.20.2", "cutlass", [f'os.environ["{CUTLASS_SWITCH}"] = "1"']),
         ("2.20.2", "native", []),
         ("2.20.2", "auto", []),
     ),

@@ -301,3 +301,79 @@ def test_each_use_of_tied_weights_may_be_added_to_main_grad_by_itself(tmp_path: 
         for dtype in ("fp32", "bf16")
     ]
     assert set(outcomes(judged(tmp_path, Machine("2.17.1"), cases)).values()) == {"PASSED"}
+
+
+CUTLASS = "te:api=module:path=cutlass:in_features=128:out_features=128"
+SWITCH = "NVTE_USE_CUTLASS_GROUPED_GEMM"
+
+
+@pytest.fixture(scope="module")
+def asked_cutlass(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    folder = tmp_path_factory.mktemp("cutlass")
+    tails = ("", ":bias=1", ":dtype=fp32", ":fuse_wgrad_accumulation=1", ":m_splits=empty_middle")
+    others = ("te:api=module:path=cutlass:in_features=128", "te:api=module:path=cutlass:out_features=128")
+    frozen = "te:api=module:path=cutlass:frozen_input=1:in_features=128"
+    named = [*(CUTLASS + tail for tail in tails), *others, frozen, "te:api=module:path=legacy", "te:api=module"]
+    return judged(folder, Machine("2.20.2"), [Case.parse(case) for case in named])
+
+
+def test_cutlass_is_asked_by_a_variable_and_proved_by_kernels(asked_cutlass: dict[str, Verdict]) -> None:
+    for tail in ("", ":fuse_wgrad_accumulation=1", ":m_splits=empty_middle"):
+        found = asked_cutlass[str(Case.parse(CUTLASS + tail))]
+        assert (found.outcome, found.effective["path"]) == (Outcome.PASSED, "cutlass"), tail
+        assert any("GroupProblemShape" in kernel for kernel in found.kernels)
+
+
+def test_without_a_dgrad_cutlass_needs_fprop_alone(asked_cutlass: dict[str, Verdict]) -> None:
+    found = asked_cutlass["te:api=module:path=cutlass:frozen_input=1:in_features=128"]
+    assert (found.outcome, found.effective["path"]) == (Outcome.PASSED, "cutlass")
+
+
+LEAVES_CUTLASS = {
+    f"{CUTLASS}:bias=1": ("bias=0 or return_bias=1", "legacy, then cutlass"),
+    f"{CUTLASS}:dtype=fp32": ("dtype=bf16 or dtype=fp16", "legacy"),
+    "te:api=module:path=cutlass:in_features=128": ("multiples of 128", "cutlass, then legacy"),
+    "te:api=module:path=cutlass:out_features=128": ("multiples of 128", "legacy, then cutlass"),
+}
+
+
+@pytest.mark.parametrize("case", LEAVES_CUTLASS)
+def test_what_the_table_says_of_cutlass_is_refused_with_what_opens_it(
+    asked_cutlass: dict[str, Verdict], case: str
+) -> None:
+    found, (unlock, ran) = asked_cutlass[str(Case.parse(case))], LEAVES_CUTLASS[case]
+    assert (found.outcome, found.effective["path"]) == (Outcome.REFUSED, ran)
+    assert found.worst is not None
+    assert (found.worst.diagnosis, found.worst.unlock) == ("module-leaves-cutlass", unlock)
+
+
+def test_no_other_case_of_the_run_has_the_variable_of_cutlass(asked_cutlass: dict[str, Verdict]) -> None:
+    for case in ("te:api=module:path=legacy", "te:api=module"):
+        assert (asked_cutlass[case].outcome, asked_cutlass[case].effective["path"]) == (Outcome.PASSED, "legacy")
+
+
+def test_the_users_own_variable_reaches_no_case_that_asks_for_a_path(tmp_path: Path) -> None:
+    machine = Machine("2.20.2", variables={SWITCH: "1"})
+    shape = "in_features=128:out_features=128"
+    asked = ("legacy", "native", "cutlass", "auto")
+    cases = [Case.parse(f"te:api=module:path={path}:{shape}") for path in asked]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "1")
+        found = judged(tmp_path, machine, cases)
+    assert [verdict.effective["path"] for verdict in found.values()] == ["legacy", "native", "cutlass", "cutlass"]
+    assert {verdict.outcome for verdict in found.values()} == {Outcome.PASSED}
+
+
+def test_a_path_whose_kernels_are_anothers_is_not_the_case(tmp_path: Path) -> None:
+    machine = Machine("2.20.2", variables={"FAKE_TE_LAUNCHES": "legacy"})
+    found = finding(tmp_path, machine, "te:api=module:path=native")
+    assert found.outcome is Outcome.NOT_THE_CASE
+    assert found.why.startswith("the candidate says path=native, and path=legacy ran: backward: cublasLt::nvjet")
+
+
+def test_cutlass_that_falls_back_although_nothing_keeps_it_from_running_is_not_the_case(tmp_path: Path) -> None:
+    found = finding(tmp_path, Machine("2.20.2", variables={"FAKE_TE_LAUNCHES": "legacy"}), CUTLASS)
+    assert (found.outcome, found.why) == (
+        Outcome.NOT_THE_CASE,
+        "asked path=cutlass, and path=legacy ran: backward: cublasLt::nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT.",
+    )

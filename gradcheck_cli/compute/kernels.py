@@ -14,6 +14,7 @@ from torch.autograd.profiler import profile
 
 from gradcheck_cli.compute.trial import words
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.kernels import CUTLASS_SWITCH
 from gradcheck_cli.records.observation import Phase
 
 LONGEST = 200  # characters of one name
@@ -38,7 +39,7 @@ CHOOSING = (
     "save_original_input",
 )
 # Operators on the host that multiply, and those that are not torch's own; all others say nothing of a path.
-OPERATOR = re.compile(r"aten::(\w*mm|linear|matmul|einsum|mv|dot)$|(?!aten::|autograd::|torch::)\S.*?::\S")
+OPERATOR = re.compile(r"aten::(\w*mm|linear|matmul|einsum|mv|dot)$|(?!aten::|autograd::|profiler::|torch::)\S.*?::\S")
 COPIES = ("Memcpy", "Memset")
 
 Watch = Callable[[Phase], AbstractContextManager[None]]
@@ -63,10 +64,12 @@ class Kernels:
     def of(self, case: Case) -> Watch:
         """For one pass over the microbatches of a case: profiled where its configuration is new.
 
-        Without a token nothing is multiplied, and nothing to be seen.
+        Without a token nothing is multiplied, and nothing to be seen. CUTLASS leaves each shape to cuBLAS by itself,
+        and nothing but its kernels tells.
         """
         self._names = set()
-        if _configuration(case) in self._known or not any(sum(case.splits(k)) for k in range(case.microbatches)):
+        known = _configuration(case) in self._known and not _may_be_cutlass(case)
+        if known or not any(sum(case.splits(k)) for k in range(case.microbatches)):
             return unwatched
         return self._watched
 
@@ -124,6 +127,10 @@ class Kernels:
         if not self._told:
             sys.stderr.write(f"the kernels of some cases are not known: torch's profiler gave none ({why})\n")
         self._told = True
+
+
+def _may_be_cutlass(case: Case) -> bool:
+    return case.path == "cutlass" or (case.provider == "te" and os.environ.get(CUTLASS_SWITCH, "0") not in ("", "0"))
 
 
 def _configuration(case: Case) -> tuple[object, ...]:

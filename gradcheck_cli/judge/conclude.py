@@ -91,7 +91,7 @@ def _verdict(
         roles=roles,
         findings=findings,
         margins=worst,
-        effective=effective(observation),
+        effective=effective(case, observation),
         kernels=observation.kernels,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
         notes=invisible(case, observation),

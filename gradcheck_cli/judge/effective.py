@@ -10,7 +10,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gates import asked_path
-from gradcheck_cli.records.kernels import shown
+from gradcheck_cli.records.kernels import PATHS, shown
 from gradcheck_cli.records.observation import Observation, Raised
 from gradcheck_cli.records.verdict import Finding, Outcome
 
@@ -45,11 +45,11 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
 
 def fell_back(case: Case, observation: Observation, environment: Environment) -> Finding | None:
     """REFUSED for a silent fallback to another path or layout that the capability table announces; else None."""
-    differs, ran = differences(case, observation), effective(observation)
+    differs, ran = differences(case, observation), effective(case, observation)
     announced = [
         row
         for row in closed(case, environment)
-        if row.falls_back_to and differs == [row.falls_back_on] and row.falls_back_to == str(ran[row.falls_back_on])
+        if row.falls_back_to and differs == [row.falls_back_on] and row.falls_back_to in _parts(case, ran[differs[0]])
     ]
     if not announced:
         return None
@@ -57,12 +57,17 @@ def fell_back(case: Case, observation: Observation, environment: Environment) ->
     return refused(announced[0], f"asked {said}, without a word from the candidate")
 
 
+def _parts(case: Case, ran: str | int) -> list[str]:
+    """What ran, one by one: fprop and dgrad leave CUTLASS each by itself."""
+    return str(ran).split(", then ") if case.path == "cutlass" else [str(ran)]
+
+
 def ran_all_the_same(case: Case, observation: Observation, environment: Environment) -> list[str]:
     """A note for each row of the capability table by which a case that ran to its end had to be refused, or fall back.
 
     It changes no outcome: what ran is judged as any case is, and it is the table that is to be looked at.
     """
-    ran, asked = effective(observation), {**case.axes(), "path": asked_path(case, environment)}
+    ran, asked = effective(case, observation), {**case.axes(), "path": asked_path(case, environment)}
     if not any(channel.phases for channel in observation.channels):
         return []
     due = [
@@ -83,7 +88,7 @@ def differences(case: Case, observation: Observation) -> list[str]:
     What is unknown because the candidate raised before it could be told is none: what it raised is told.
     """
     asked = case.axes()
-    found = effective(observation)
+    found = effective(case, observation)
     cut_off = [name for name, ran in found.items() if observation.raised and ran == "unknown"]
     free = {*cut_off, *({"path"} if case.path == "auto" else ())}
     return [name for name, ran in found.items() if name not in free and asked.get(name, ran) != ran]
@@ -109,10 +114,14 @@ def raised(case: Case, observation: Observation, seen: Raised, environment: Envi
 
 
 def _in_words(case: Case, observation: Observation, differs: list[str]) -> str:
-    asked, found = case.axes(), effective(observation)
-    seen = shown("cutlass", observation.kernels) if "path" in differs else ""
+    asked, found = case.axes(), effective(case, observation)
     said = "; ".join(f"{name}={asked[name]}, and {name}={found[name]} ran" for name in differs)
-    return f"{said}: {seen}" if seen else said
+    if "path" not in differs or "cutlass" not in f"{case.path}, then {found['path']}".split(", then "):
+        return said
+    if found["path"] == "unknown" != observation.effective["path"]:
+        return f"{said}: only kernels show CUTLASS, and torch's profiler gave none (the worker's log may say why)"
+    other = next((name for path in PATHS if path != case.path and (name := shown(path, observation.kernels))), "")
+    return f"{said}: {other}" if other else said
 
 
 def refused(row: Closed, said: str) -> Finding:

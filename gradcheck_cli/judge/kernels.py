@@ -21,10 +21,20 @@ class Contradiction(NamedTuple):
     words: str
 
 
-def effective(observation: Observation) -> dict[str, str | int]:
-    """What really ran, under the names of the axes: as the layer says it, and CUTLASS where its kernels show it."""
-    said, ran = observation.effective, path_shown(observation.kernels)
-    return {**said, "path": ran} if said.get("path") == "legacy" and "cutlass" in ran.split(", then ") else said
+def effective(case: Case, observation: Observation) -> dict[str, str | int]:
+    """What really ran, under the names of the axes: as the layer says it, and CUTLASS where its kernels show it.
+
+    Whether a legacy path was CUTLASS is unknown where nobody looked.
+    """
+    said, seen = observation.effective, observation.kernels
+    if said.get("path") != "legacy" or case.provider != "te":
+        return said
+    # A frozen input has no dgrad, and a wgrad may be either's.
+    ran = path_shown([name for name in seen if name.startswith("forward: ") or not case.frozen_input])
+    if "cutlass" in ran.split(", then "):
+        return {**said, "path": ran}
+    looked = any(not name.partition(": ")[2].startswith("aten::") for name in seen)
+    return said if looked or case.path != "cutlass" else {**said, "path": "unknown"}
 
 
 def contradiction(case: Case, observation: Observation) -> Contradiction | None:

@@ -48,6 +48,10 @@ SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
 ROWS = (
     Row(
+        name="module-leaves-cutlass", provider="te", api="module", since=(2, 9),
+        path=("cutlass",), gates=("cutlass",), falls_back_to="legacy",
+    ),
+    Row(
         name="module-has-no-native-path", provider="te", api="module", since=(2, 9), before=(2, 17),
         path=("native",), gates=("version",), falls_back_to="legacy",
     ),
@@ -73,7 +77,7 @@ ROWS = (
     ),
     Row(
         name="module-single-weight-needs-native", provider="te", api="module", since=(2, 19),
-        packed=True, path=("auto", "legacy"), gates=("path", "dtype", "architecture", "cublas", "recipe"),
+        packed=True, path=("auto", "legacy", "cutlass"), gates=("path", "dtype", "architecture", "cublas", "recipe"),
         says=r"require use_grouped_tensor=True",
     ),
     *(

@@ -31,8 +31,10 @@ class Case(Record, frozen=True, kw_only=True):
     provider: Annotated[Name, Meta(description="what builds the layer on trial")]
     api: Annotated[Name, Meta(description="the provider's entry point: module, op, grouped_mm, loop, ...")]
     path: Annotated[
-        Literal["auto", "legacy", "native"],
-        Meta(description="GEMM path asked of te:api=module; auto leaves the choice to the candidate"),
+        Literal["auto", "legacy", "native", "cutlass"],
+        Meta(
+            description="GEMM path asked of te:api=module; cutlass: legacy, by another grouped GEMM; auto: as it likes"
+        ),
     ] = "auto"
     single_grouped_weight: Annotated[bool, Meta(description="one packed (G, N, K) parameter")] = False
     fuse_wgrad_accumulation: Annotated[bool, Meta(description="wgrad accumulates into main_grad")] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.cutlass_gates import cutlass_gates
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.recipe_gates import recipe_gates
@@ -53,6 +54,7 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _tail_gate(case),
         _original_gate(case, environment),
         *recipe_gates(case, environment),
+        *cutlass_gates(case, environment),
     ]
 
 

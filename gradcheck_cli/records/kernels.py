@@ -11,6 +11,9 @@ from typing import Literal
 
 from gradcheck_cli.records.base import Record
 
+# Set to 1 it sends the grouped GEMMs of the legacy path to CUTLASS, where that can (common/gemm/cublaslt_gemm.cu).
+CUTLASS_SWITCH = "NVTE_USE_CUTLASS_GROUPED_GEMM"
+
 Path = Literal["native", "legacy", "cutlass"]
 Shown = Literal[Path, "fp8", "grouped_mm", "gemm"]
 PATHS: tuple[Path, ...] = ("native", "legacy", "cutlass")

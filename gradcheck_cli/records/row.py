@@ -24,7 +24,7 @@ class Row(Record, frozen=True, kw_only=True):
     api: str
     since: Version
     before: Version = (9999,)
-    path: tuple[str, ...] = ("auto", "legacy", "native")
+    path: tuple[str, ...] = ("auto", "legacy", "native", "cutlass")
     on: Literal["", "legacy", "native"] = ""  # only where this path is the one that the candidate takes
     packed: bool | None = None  # a single grouped weight or bias
     gates: tuple[str, ...]

@@ -50,6 +50,7 @@ _GLOSS = {
         "native": "the grouped GEMM: `NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM=1`, or `use_grouped_tensor=True` "
         "from 2.19 on",
         "legacy": "a GEMM for each expert",
+        "cutlass": "the legacy path with `NVTE_USE_CUTLASS_GROUPED_GEMM=1`",
     },
     "grad_output": {"expanded": "`y.sum().backward()`, whose gradient of y is ones with strides 0"},
     "m_splits": {

@@ -15,7 +15,7 @@ import msgspec
 from gradcheck_cli.errors import GradcheckError, HarnessError, UsageError
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.records.observation import FILLS, Observation
 from gradcheck_cli.unpacked import PACKAGE, Unpacked
 from gradcheck_cli.workers.process import Worker
@@ -68,7 +68,7 @@ class LocalExecutor:
 
     def environment(self, variables: dict[str, str], targets: list[str]) -> Environment:
         """Where a worker with these variables and candidates runs; raises as `run` does where it cannot start."""
-        self._worker_for(variables, targets)
+        self._worker_for(Variables(variables), targets)
         return self._environment
 
     def run(
@@ -78,7 +78,7 @@ class LocalExecutor:
         on_environment: Callable[[Environment], None],
     ) -> Iterator[tuple[Job, Observation]]:
         """Observe each job, in order; on_environment hears of each worker, on_start of each job before it runs."""
-        for variables, group in groupby(jobs, key=lambda job: job.environment):
+        for variables, group in groupby(jobs, key=lambda job: job.variables):
             alike = list(group)
             targets = sorted({job.target for job in alike})
             announced: Worker | None = None
@@ -90,7 +90,7 @@ class LocalExecutor:
                 on_start(job)
                 yield job, self._observe(worker, job)
 
-    def _worker_for(self, variables: dict[str, str], targets: list[str]) -> Worker:
+    def _worker_for(self, variables: Variables, targets: list[str]) -> Worker:
         if self._worker is not None and self._worker.serves(variables, targets):
             return self._worker
         self.close()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gradcheck_cli.records.job import Job
+from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.roots import without_roots
 from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.protocol import Message, decode, encode, exit_status
@@ -37,7 +37,7 @@ class Worker:
         device: str,
         engine: str,
         targets: list[str],
-        variables: dict[str, str],
+        variables: Variables,
         log: Path,
         te: Unpacked | None = None,
     ) -> None:
@@ -61,8 +61,8 @@ class Worker:
                     stderr=subprocess.STDOUT,
                     pass_fds=(write_end,),
                     start_new_session=True,
-                    # What the user has set wins: gradcheck works around nothing.
-                    env={**variables, **os.environ, **self._python_path()},
+                    # What the user has set wins, but where a case asks for something else by name.
+                    env={**variables.unless_set, **os.environ, **variables.always, **self._python_path()},
                 )
         finally:
             os.close(write_end)
@@ -75,7 +75,7 @@ class Worker:
         rest = os.environ.get("PYTHONPATH")
         return {"PYTHONPATH": os.pathsep.join([*self._front, *([rest] if rest else [])])} if self._front else {}
 
-    def serves(self, variables: dict[str, str], targets: list[str]) -> bool:
+    def serves(self, variables: Variables, targets: list[str]) -> bool:
         """Whether it is alive, idle, and was started with these variables and candidates."""
         fits = self.variables == variables and set(targets) <= set(self.targets)
         return fits and not self._unanswered and self._process.poll() is None

@@ -22,6 +22,7 @@ class Call:
     biases: list[torch.Tensor]
     owners: list[Any]  # parameters, with what a trainer attached to them
     fused: bool
+    native: bool
     notes: dict[str, Any]  # attributes of the autograd node
 
 
@@ -39,9 +40,10 @@ class GroupedGemm(torch.autograd.Function):
             setattr(ctx, name, value)
         biases: Sequence[torch.Tensor | None] = call.biases or [None] * len(call.weights)
         rows = x.split(call.splits)
-        return torch.cat(
-            [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, call.weights, biases, strict=True)]
-        )
+        with _launched(call, x.shape[1], biased=bool(call.biases)):
+            return torch.cat(
+                [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, call.weights, biases, strict=True)]
+            )
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -49,12 +51,21 @@ class GroupedGemm(torch.autograd.Function):
         call: Call = ctx.call
         (x,) = ctx.saved_tensors
         parts = gradients[0].contiguous().split(call.splits)
-        dgrad = torch.cat([dy @ w for dy, w in zip(parts, call.weights, strict=True)])
+        with _launched(call, gradients[0].shape[1]):
+            dgrad = torch.cat([dy @ w for dy, w in zip(parts, call.weights, strict=True)])
         wgrads: list[torch.Tensor | None] = [None] * ctx.weights_seen
         if ctx.wgrad_asked:
             wgrads = _deliver(call, list(zip(parts, x.split(call.splits), strict=True)))
         bgrads = [dy.float().sum(0).to(dy.dtype) for dy in parts[: len(call.biases)]]
         return None, dgrad, *wgrads, *bgrads
+
+
+def _launched(call: Call, sums_over: int, *, biased: bool = False) -> torch.profiler.record_function:
+    """A range of the name of the kernel that a device would launch for it."""
+    dtype = call.weights[0].dtype
+    return torch.profiler.record_function(
+        gates.launches(native=call.native, sums_over=sums_over, dtype=dtype, biased=biased)
+    )
 
 
 def _deliver(call: Call, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:

@@ -45,6 +45,7 @@ class _Module(torch.nn.Module):
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self.fuse_wgrad_accumulation,
+            native=native,
             notes={self.NOTE: native, **notes("fp8")},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *self._seen_by_autograd(owners), *biases)  # type: ignore[no-untyped-call]

@@ -66,6 +66,7 @@ class GroupedLinear(torch.nn.Module):
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self._accumulate_into_main_grad,
+            native=native,
             notes={"basic_op_ctxs": [SimpleNamespace(**ran)]},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
