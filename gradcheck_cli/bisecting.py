@@ -62,7 +62,7 @@ def bisect(text: str, te: Sequence[Path], options: Options, form: str) -> int:
 def _case(text: str) -> Case:
     """A case whose layer is built by Transformer Engine, and that no constraint leaves out; else UsageError."""
     case = selection.parse(text)
-    left_out = matrix.excluded(case)
+    left_out = matrix.excluded(case, named=True)
     if left_out:
         raise UsageError(f"expected a case that can run; {case} is excluded by {left_out.constraint}: {left_out.why}")
     side_by_side.require_te([plugins.candidate(case.provider)])

@@ -19,6 +19,7 @@ class Constraint(Record, frozen=True, kw_only=True):
     rejects: Callable[[Case], bool]
     # Groups of axes of which each is enough to be rejected for, whatever the others are: what a cover is made by.
     about: tuple[tuple[str, ...], ...]
+    in_matrices: bool = False  # a case that is asked for by its id may have it all the same
 
 
 def _is_balanced_by_size(case: Case) -> bool:
@@ -224,8 +225,20 @@ CONSTRAINTS = (
     Constraint(
         name="path-is-a-module-switch",
         why="only te:api=module can be told which GEMM path to take; ask for path=auto",
-        rejects=lambda case: case.path != "auto" and (case.provider, case.api) != ("te", "module"),
+        rejects=lambda case: (
+            case.path != "auto"
+            and (case.provider, case.api) != ("te", "module")
+            and not ((case.provider, case.api) == ("te", "op") and case.path in ("legacy", "native"))
+        ),
         about=(("path",),),
+    ),
+    Constraint(
+        name="op-path-is-left-open",
+        why="te:api=op takes one path by itself, so that a matrix has each of its cases once; ask for path=auto, or "
+        "name the case: --case",
+        rejects=lambda case: case.path in ("legacy", "native") and (case.provider, case.api) == ("te", "op"),
+        about=(("path",),),
+        in_matrices=True,
     ),
     Constraint(
         name="cutlass-needs-tokens",

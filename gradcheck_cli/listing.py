@@ -29,7 +29,7 @@ def contract(text: str) -> list[str]:
     if ":api=" not in text:
         raise UsageError(f"{text!r} is not a case: expected provider:api=..., as `gradcheck list` prints them")
     case = selection.parse(text)
-    left_out = matrix.excluded(case)
+    left_out = matrix.excluded(case, named=True)
     head = [str(case)] if left_out is None else [str(case), f"EXCLUDED by {left_out.constraint}: {left_out.why}"]
     return head + [f"  {line}" for line in delivery.in_words(case)]
 

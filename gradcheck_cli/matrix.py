@@ -34,10 +34,13 @@ def enumerate_cases(matrix: Matrix, providers: list[Candidate], seed: int) -> li
     return [excluded(case) or case for case in dict.fromkeys(cases)]
 
 
-def excluded(case: Case) -> Excluded | None:
-    """The first constraint that rejects a case, with its reason; None where the case can be run."""
-    reasons = (Excluded(case=case, constraint=it.name, why=it.why) for it in CONSTRAINTS if it.rejects(case))
-    return next(reasons, None)
+def excluded(case: Case, *, named: bool = False) -> Excluded | None:
+    """The first constraint that rejects a case, with its reason; None where the case can be run.
+
+    One that was asked for by its id may have what no matrix tries.
+    """
+    due = (it for it in CONSTRAINTS if not (named and it.in_matrices))
+    return next((Excluded(case=case, constraint=it.name, why=it.why) for it in due if it.rejects(case)), None)
 
 
 def load(name_or_path: str) -> Matrix:

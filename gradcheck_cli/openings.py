@@ -11,8 +11,9 @@ from typing import Any, get_args
 
 from gradcheck_cli import matrix
 from gradcheck_cli.records.candidate import Candidate
-from gradcheck_cli.records.capability import ASSUMED, closed, doubts
+from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.doubts import ASSUMED, doubts
 from gradcheck_cli.records.dtype import DtypeName, RecipeName
 from gradcheck_cli.records.environment import Environment
 
@@ -23,12 +24,14 @@ TE: dict[str, dict[str, Any]] = {
     "module native": {"api": "module", "path": "native"},
     "module cutlass": {"api": "module", "path": "cutlass"},
     "module packed": {"api": "module", "path": "native", "single_grouped_weight": 1},
+    "op legacy": {"api": "op", "path": "legacy"},
+    "op native": {"api": "op", "path": "native"},
     "op": {"api": "op"},
     "op packed": {"api": "op", "single_grouped_weight": 1},
 }
 LEGEND = (
     "cutlass: NVTE_USE_CUTLASS_GROUPED_GEMM=1; packed: single_grouped_weight=1, of the module with path=native; "
-    "falls back: runs its legacy path, in silence; "
+    "falls back: runs its other path, in silence; "
     "op chooses its path by itself, and op_mlp is refused where op is; what opens an entry is all of its numbers"
 )
 UNCONFIRMED = "?"

@@ -58,7 +58,7 @@ class Bench:
         return self._known[case]
 
     def _judge(self, case: Case) -> Verdict:
-        point = matrix.excluded(case)
+        point = matrix.excluded(case, named=True)
         if point:
             return excluded(case, point.constraint, point.why)
         self._asked = time.monotonic()

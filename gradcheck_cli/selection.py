@@ -132,7 +132,7 @@ def case_of(point: Case | matrix.Excluded) -> Case:
 def _points(asked: Asked, named: list[Case], candidates: tuple[Candidate, ...]) -> list[Case | matrix.Excluded]:
     if not asked.case:
         return matrix.enumerate_cases(matrix.load(asked.matrix), list(candidates), asked.seed)
-    return [matrix.excluded(case) or case for case in dict.fromkeys(named)]
+    return [matrix.excluded(case, named=True) or case for case in dict.fromkeys(named)]
 
 
 def _seeded(case: Case, seed: int) -> Case:

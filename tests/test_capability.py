@@ -475,7 +475,7 @@ def test_what_nobody_has_seen_is_marked(te: str, capability: Version, why: list[
 def test_a_table_that_is_too_wide_is_one_or_more_for_each_api() -> None:
     told = openings.table(plugins.BUILT_IN["te"], where("2.17.1", (9, 0), "13.1.0"), 78)
     heads = [line.split()[2:] for line in told if line.startswith("recipe  ")]
-    assert heads == [["module"] * 3, ["module"], ["op"] * 2]
+    assert heads == [["module"] * 3, ["module"], ["op"] * 3, ["op"]]
     assert max(len(line) for line in told if "  runs  " in line) <= 78
 
 
@@ -510,3 +510,56 @@ def test_cutlass_has_no_packed_weight_since_2_19() -> None:
     assert [row.name for row in closed(case, where("2.20.2", (9, 0), "13.5.0"))] == [
         "module-single-weight-needs-native"
     ]
+
+
+# Version, compute capability, cuBLASLt and case -> the path that the op takes by itself.
+OF_AN_OP = {
+    "bf16": ("2.20.2", (9, 0), "13.5.0", "te:api=op", "native"),
+    "fp32": ("2.20.2", (9, 0), "13.5.0", "te:api=op:dtype=fp32", "legacy"),
+    "an older cuBLAS": ("2.20.2", (9, 0), "13.1.0", "te:api=op", "legacy"),
+    "an older cuBLAS, of which 2.18 does not ask": ("2.18.0", (9, 0), "13.5.0", "te:api=op", "native"),
+    "2.16 on Hopper": ("2.16.1", (9, 0), "13.5.0", "te:api=op", "legacy"),
+    "2.16 on Blackwell": ("2.16.1", (10, 0), "13.5.0", "te:api=op", "native"),
+    "Ada": ("2.20.2", (8, 9), "13.5.0", "te:api=op", "legacy"),
+    "DelayedScaling": (
+        "2.20.2", (9, 0), "13.5.0",
+        "te:api=op:recipe=DelayedScaling:m_splits=128,256:in_features=256:out_features=128", "legacy",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("te", "capability", "cublas", "case", "taken"), tuple(OF_AN_OP.values()), ids=OF_AN_OP)
+def test_an_op_is_refused_the_path_that_it_does_not_take(
+    te: str, capability: Version, cublas: str, case: str, taken: str
+) -> None:
+    here, other = where(te, capability, cublas), {"native": "legacy", "legacy": "native"}[taken]
+    assert closed(Case.parse(f"{case}:path={taken}"), here) == closed(Case.parse(case), here) == []
+    asked = Case.parse(f"{case}:path={other}")
+    (row,) = closed(asked, here)
+    assert (row.name, row.falls_back_to) == ("op-takes-its-own-path", taken)
+    assert row.unlock
+    seen = Observation(case=str(asked), ending="finished", effective={"path": taken, "recipe": asked.recipe})
+    refusal = fell_back(asked, seen, here)
+    assert refusal is not None
+    assert (refusal.outcome, refusal.unlock) == (Outcome.REFUSED, row.unlock)
+
+
+OPENED = {
+    "te:api=op:path=native:dtype=fp32": "te:api=op:path=native",
+    "te:api=op:path=legacy": "te:api=op:path=legacy:dtype=fp32",
+}
+
+
+@pytest.mark.parametrize(("shut", "opened"), OPENED.items(), ids=OPENED)
+def test_what_opens_the_other_path_of_an_op_opens_it(shut: str, opened: str) -> None:
+    here = where("2.20.2", (9, 0), "13.5.0")
+    assert [row.name for row in closed(Case.parse(shut), here)] == ["op-takes-its-own-path"]
+    assert closed(Case.parse(opened), here) == []
+
+
+def test_an_op_that_takes_another_path_than_the_table_says_is_not_the_case() -> None:
+    asked = Case.parse("te:api=op:path=native")
+    seen = Observation(case=str(asked), ending="finished", effective={"path": "legacy"})
+    found = not_the_case(asked, seen, where("2.20.2", (9, 0), "13.5.0"))
+    assert found is not None
+    assert found.why == "asked path=native, and path=legacy ran."

@@ -263,8 +263,11 @@ def test_doctor_says_which_paths_are_closed_by_what_and_what_opens_them(te: pyte
     assert "NVTE_GROUPED_LINEAR_SINGLE_PARAM=1" in out
     assert "no CUDA device is in use: this is the table of compute capability 9.0, assumed, without a cuBLASLt" in out
     row = next(line for line in out.splitlines() if line.split()[:2] == ["none", "fp32"])
-    assert re.split("  +", row.strip())[2:] == ["runs", "falls back 2", "falls back 2", "runs", "runs"]
-    assert "  2  fp32 operands; opens with dtype=bf16 or dtype=fp16\n" in out
+    assert re.split("  +", row.strip())[2:] == [
+        *("runs", "falls back 3", "falls back 3", "falls back 3"),
+        *("runs", "falls back 3", "runs", "runs"),
+    ]
+    assert "  3  fp32 operands; opens with dtype=bf16 or dtype=fp16\n" in out
 
 
 def test_doctor_without_a_driver_says_what_would_run_with_a_device_that_it_names(te: pytest.MonkeyPatch) -> None:
@@ -296,3 +299,8 @@ def test_what_nobody_foresaw_ends_with_3_a_traceback_and_one_line_and_is_no_find
     assert (done.code, done.out) == (3, "")
     assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", f"{type(error).__name__}: {error}")
     assert last == "gradcheck: gradcheck itself failed; please report it with the lines above"
+
+
+def test_the_path_of_an_op_is_asked_for_by_the_id_of_a_case() -> None:
+    assert typed("list", "--case", "te:api=op:path=native") == (0, "te:api=op:path=native\n", "")
+    assert "EXCLUDED" not in typed("show", "te:api=op:path=legacy").out

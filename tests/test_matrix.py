@@ -74,7 +74,7 @@ NOT_TOML = {
     "a key without a value": ("[[block]]\n\ndtype\n", "at line 3, column 6"),
 }
 EXCLUDED = {
-    "the op has no switch for the path": ("te:api=op:path=native", "path-is-a-module-switch"),
+    "the op has no switch for the path": ("te:api=op:path=native", "op-path-is-left-open"),
     "torch has no switch for the path": ("torch:api=loop:path=legacy", "path-is-a-module-switch"),
     "the op has no CUTLASS": ("te:api=op:path=cutlass", "path-is-a-module-switch"),
     "without a token no kernel tells": ("te:api=module:path=cutlass:m_splits=all_empty", "cutlass-needs-tokens"),
@@ -276,6 +276,17 @@ def test_a_meaningless_combination_is_excluded_by_name(text: str, constraint: st
 @pytest.mark.parametrize("text", RUN)
 def test_what_some_machine_can_run_is_not_excluded(text: str) -> None:
     assert matrix.excluded(Case.parse(text)) is None
+
+
+@pytest.mark.parametrize("path", ("legacy", "native"))
+def test_the_path_of_an_op_may_be_asked_for_by_name(path: str) -> None:
+    assert matrix.excluded(Case.parse(f"te:api=op:path={path}"), named=True) is None
+    assert [case for case in cases("full", TE) if case.api == "op" and case.path != "auto"] == []
+
+
+@pytest.mark.parametrize("text", ("te:api=op:path=cutlass", "te:api=op_mlp:path=native", "torch:api=loop:path=legacy"))
+def test_no_other_layer_may_be_asked_for_a_path_by_name(text: str) -> None:
+    assert matrix.excluded(Case.parse(text), named=True) is not None
 
 
 def test_constraints_have_names_of_their_own_and_a_reason() -> None:

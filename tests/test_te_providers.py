@@ -377,3 +377,20 @@ def test_cutlass_that_falls_back_although_nothing_keeps_it_from_running_is_not_t
         Outcome.NOT_THE_CASE,
         "asked path=cutlass, and path=legacy ran: backward: cublasLt::nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT.",
     )
+
+
+OP_PATHS = {
+    "te:api=op:path=native": (Outcome.PASSED, "native", ""),
+    "te:api=op:path=legacy": (Outcome.REFUSED, "native", "dtype=fp32 or recipe=DelayedScaling or an older cuBLASLt"),
+    "te:api=op:path=legacy:dtype=fp32": (Outcome.PASSED, "legacy", ""),
+    "te:api=op:path=native:dtype=fp32": (Outcome.REFUSED, "legacy", "dtype=bf16 or dtype=fp16"),
+}
+
+
+def test_an_op_runs_a_path_that_is_named_only_where_it_takes_it_by_itself(tmp_path: Path) -> None:
+    found = judged(tmp_path, Machine("2.20.2"), [Case.parse(case) for case in OP_PATHS])
+    told = {
+        str(Case.parse(case)): (one.outcome, one.effective["path"], one.worst.unlock if one.worst else "")
+        for case, one in found.items()
+    }
+    assert told == {str(Case.parse(case)): expected for case, expected in OP_PATHS.items()}

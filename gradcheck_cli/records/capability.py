@@ -43,6 +43,7 @@ class Closed(Record, frozen=True, kw_only=True):
         return max(gate.microbatch for gate in self.gates)
 
 
+BOTH: tuple[tuple[str, Literal["legacy", "native"]], ...] = (("legacy", "native"), ("native", "legacy"))
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
@@ -96,10 +97,17 @@ ROWS = (
     ),
     *(
         Row(
-            name="native-takes-64-groups", provider="te", api=api, since=(2, 16), path=path, on="native",
+            name="op-takes-its-own-path", provider="te", api="op", since=(2, 13), path=(asked,), on=taken,
+            gates=("op_path",), falls_back_to=taken,
+        )
+        for asked, taken in BOTH
+    ),
+    *(
+        Row(
+            name="native-takes-64-groups", provider="te", api=api, since=(2, 16), on="native",
             gates=("groups",), says=r"supports (up to|at most) 64 tensors",
         )
-        for api, path in (("module", ("native",)), *((api, ("auto",)) for api in OPS))
+        for api in ("module", *OPS)
     ),
     *(
         Row(
@@ -134,29 +142,12 @@ ROWS = (
     ),
 )  # fmt: skip
 
-# What was read of Transformer Engine, the compute capability on which it was run, and the one that is assumed where no
-# device answers.
-READ: tuple[Version, Version] = ((2, 14), (2, 20, 2))
-SEEN = ASSUMED = (9, 0)
-
 LIBRARY = {"te": "transformer_engine", "torch": "torch"}
 
 
 def closed(case: Case, environment: Environment) -> list[Closed]:
     """Every refusal that is due for a case in an environment; empty where the case must run."""
     return [due for row in ROWS for due in _due(row, case, environment)]
-
-
-def doubts(environment: Environment) -> list[str]:
-    """Why what the table says of Transformer Engine is unconfirmed here: nobody has read or run it there."""
-    te, here = environment.version("transformer_engine"), environment.compute_capability or ASSUMED
-    first, last = READ
-    unread = [] if first <= te[: len(last)] <= last else [environment.versions.get("transformer_engine", "(none)")]
-    read, seen = (".".join(map(str, number)) for number in (last, SEEN))
-    return [
-        *(f"Transformer Engine {version}; the sources of 2.14 to {read} were read" for version in unread),
-        *([f"compute capability {here[0]}.{here[1]}, read from sources; {seen} was seen"] if here != SEEN else []),
-    ]
 
 
 def _due(row: Row, case: Case, environment: Environment) -> list[Closed]:

@@ -33,7 +33,8 @@ class Case(Record, frozen=True, kw_only=True):
     path: Annotated[
         Literal["auto", "legacy", "native", "cutlass"],
         Meta(
-            description="GEMM path asked of te:api=module; cutlass: legacy, by another grouped GEMM; auto: as it likes"
+            description="GEMM path asked of te:api=module, or that te:api=op is to take by itself; cutlass: legacy, by "
+            "another grouped GEMM; auto: as it likes"
         ),
     ] = "auto"
     single_grouped_weight: Annotated[bool, Meta(description="one packed (G, N, K) parameter")] = False

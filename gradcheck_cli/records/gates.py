@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.cutlass_gates import cutlass_gates
 from gradcheck_cli.records.environment import Environment
@@ -14,7 +16,11 @@ HOPPER_TO_BLACKWELL = ((9, 0), (11, 0))
 
 
 def gates(case: Case, environment: Environment) -> list[Gate]:
-    """Everything that closes the native grouped path to a case here."""
+    """Everything that closes the native grouped path to a case here, or the path that it asks an op for."""
+    return [*_gates(case, environment), *_op_path_gate(case, environment)]
+
+
+def _gates(case: Case, environment: Environment) -> list[Gate]:
     return [gate for gate in (*_te_gates(case, environment), _torch_gate(environment), _alignment_gate(case)) if gate]
 
 
@@ -26,18 +32,40 @@ def asked_path(case: Case, environment: Environment) -> str:
 
 
 def path_of_op(case: Case, environment: Environment) -> str:
-    """The path that the fusible op chooses by itself: native where nothing that it asks for is shut.
+    """The path that the fusible op chooses by itself: native where nothing that it asks for is shut."""
+    return "legacy" if _shut_to_op(case, environment) else "native"
+
+
+def _shut_to_op(case: Case, environment: Environment) -> list[Gate]:
+    """What keeps the op from its native path.
 
     In pytorch/ops/basic/grouped_linear.py, from 2.19 on `is_op_fuser_grouped_tensor_path_supported`: none up to 2.15,
     on Blackwell alone in 2.16, without a look at cuBLASLt up to 2.18.
     """
     te, here = environment.version("transformer_engine"), environment.compute_capability or HOPPER_TO_BLACKWELL[0]
-    if te < (2, 16) or (te < (2, 17) and here < (10, 0)):
-        return "legacy"
+    first = (2, 16) if here >= (10, 0) else (2, 17)
+    if te < first:
+        found = f"Transformer Engine {environment.versions.get('transformer_engine', '')}, whose op has no native path"
+        return [Gate(name="version", found=found, unlock=f"Transformer Engine 2.{first[1]} or newer")]
     recipe = {"recipe": (2, 16), "recipe_blackwell": (2, 18)}
     since = {**recipe, "dtype": (2, 16), "architecture": (2, 17), "cublas": (2, 19)}
-    shut = [gate for gate in gates(case, environment) if gate.name in since and te >= since[gate.name]]
-    return "legacy" if shut else "native"
+    return [gate for gate in _gates(case, environment) if gate.name in since and te >= since[gate.name]]
+
+
+def _op_path_gate(case: Case, environment: Environment) -> list[Gate]:
+    """An op that was asked for the path that it does not take."""
+    shut = _shut_to_op(case, environment) if (case.provider, case.api) == ("te", "op") else []
+    taken = "legacy" if shut else "native"
+    if (case.provider, case.api) != ("te", "op") or case.path in ("auto", taken):
+        return []
+    if shut:
+        return [msgspec.structs.replace(gate, name="op_path") for gate in shut]
+    asks = environment.version("transformer_engine") >= (2, 19)
+    packed = (
+        "separate weights and biases, and " if asks and (case.single_grouped_weight or case.single_grouped_bias) else ""
+    )
+    unlock = f"{packed}dtype=fp32 or recipe=DelayedScaling{' or an older cuBLASLt' if asks else ''}"
+    return [Gate(name="op_path", found="the op takes its native path by itself here", unlock=unlock)]
 
 
 def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
