@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from gradcheck_cli.constraint import Constraint
+from gradcheck_cli.recipe_constraints import RECIPES
 from gradcheck_cli.records import splits
-from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import overwriting_at_all
 from gradcheck_cli.records.roles import CHAIN, is_chain
-
-
-class Constraint(Record, frozen=True, kw_only=True):
-    """What makes a combination meaningless on every machine; what one machine cannot do is REFUSED there instead."""
-
-    name: str
-    why: str
-    rejects: Callable[[Case], bool]
-    # Groups of axes of which each is enough to be rejected for, whatever the others are: what a cover is made by.
-    about: tuple[tuple[str, ...], ...]
-    in_matrices: bool = False  # a case that is asked for by its id may have it all the same
 
 
 def _is_balanced_by_size(case: Case) -> bool:
@@ -94,50 +82,7 @@ _CHAIN = (
 
 CONSTRAINTS = (
     *_CHAIN,
-    Constraint(
-        name="recipe-needs-a-quantiser",
-        why="of what is built in, te and torch:api=loop know recipes; ask for recipe=none",
-        rejects=lambda case: case.recipe != "none" and case.provider in ("torch", "faults") and case.api != "loop",
-        about=(("recipe",),),
-    ),
-    Constraint(
-        name="override-needs-a-recipe",
-        why="backward_override says what the backward of a quantised layer multiplies, and DelayedScaling has none; "
-        "ask for another recipe, or backward_override=none",
-        rejects=lambda case: case.backward_override != "none" and case.recipe in ("none", "DelayedScaling"),
-        about=(("backward_override", "recipe"),),
-    ),
-    Constraint(
-        name="quantised-weights-need-a-recipe",
-        why="quantized_model_init keeps weights as a recipe quantises them, and there is none; ask for one",
-        rejects=lambda case: case.quantized_model_init and case.recipe == "none",
-        about=(("quantized_model_init", "recipe"),),
-    ),
-    Constraint(
-        name="torch-keeps-no-quantised-weights",
-        why="of what is built in, te alone has parameters that are kept quantised; ask for quantized_model_init=0",
-        rejects=lambda case: case.quantized_model_init and case.provider in ("torch", "faults"),
-        about=(("quantized_model_init",),),
-    ),
-    Constraint(
-        name="nvfp4-loses-something",
-        why="NVFP4 rotates its operands and rounds at random: no data passes through it unchanged, and a bound of what "
-        "it leaves is not worked out yet; ask for recipe=MXFP8",
-        rejects=lambda case: case.recipe == "NVFP4",
-        about=(("recipe",),),
-    ),
-    Constraint(
-        name="uniform-grad-output-has-a-scale",
-        why="the largest of ones makes no power of two of a scale that is a quotient, so that quantisation rounds, and "
-        "random data is judged of torch alone so far, and not of DelayedScaling with tied weights; ask for "
-        "grad_output=random, or another recipe",
-        rejects=lambda case: (
-            case.grad_output == "expanded"
-            and case.recipe in ("DelayedScaling", "Float8CurrentScaling")
-            and (case.provider != "torch" or (case.tied_weights and case.recipe == "DelayedScaling"))
-        ),
-        about=(("recipe", "grad_output", "tied_weights"),),
-    ),
+    *RECIPES,
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",

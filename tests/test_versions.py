@@ -209,7 +209,7 @@ BAD: dict[str, tuple[str, str]] = {
         "expected a provider that uses Transformer Engine, found torch",
     ),
     "a bisection of what is excluded": (
-        "bisect --case te:api=op:path=native --te 2.17.1 --te 2.18.0",
+        "bisect --case te:api=op_mlp:path=native --te 2.17.1 --te 2.18.0",
         "expected a case that can run",
     ),
     "a bisection into a format that there is not": (

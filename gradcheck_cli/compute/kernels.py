@@ -34,6 +34,7 @@ CHOOSING = (
     "dtype",
     "recipe",
     "backward_override",
+    "quantized_model_init",
     "bias",
     "single_grouped_bias",
     "save_original_input",

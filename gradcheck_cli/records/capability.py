@@ -7,9 +7,11 @@ pytorch/module/grouped_linear.py, `is_op_fuser_grouped_tensor_path_supported` in
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.environment import Environment, Version
+from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.gates import asked_path, gates, path_of_op
 from gradcheck_cli.records.recipe_rows import RECIPE_ROWS

@@ -73,6 +73,7 @@ def launches(*, native: bool, sums_over: int, dtype: torch.dtype, biased: bool) 
     return _KERNELS[path]
 
 
+CAST = "transformer_engine::multi_cast_transpose_kernel<__nv_bfloat16, __nv_fp8_e4m3>"
 _KERNELS = {
     "native": "(anonymous namespace)::setup_grouped_gemm_kernel(void**)",
     "cutlass": "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>",

