@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gradcheck_cli.constraints import CONSTRAINTS
 from gradcheck_cli.expression import Predicate, axes_named, compile_expression
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.splits import FEWEST_EXPERTS
 
 Values = dict[str, list[Any]]
 Domains = list[tuple[int, ...]]
@@ -43,7 +44,7 @@ class Space:
 
     def case(self, row: Iterable[int]) -> Case:
         """The case of one value an axis."""
-        return Case(**self._layer, **dict(self.values[number] for number in row))
+        return self._made(dict(self.values[number] for number in row))
 
     def row(self, case: Case) -> list[int]:
         """The numbers of a case's values; ValueError where it has one that is not among them."""
@@ -71,6 +72,12 @@ class Space:
         found = (self.example(self.together([number], domains), turn) for number in choices)
         return next((row for row in found if row), None)
 
+    def _made(self, axes: dict[str, Any]) -> Case:
+        """The case of some values; a list of splits brings the number of its experts."""
+        splits = axes.get("m_splits", "balanced")
+        experts = {} if splits in FEWEST_EXPERTS else {"num_gemms": len(splits.split(","))}
+        return Case(**self._layer, **experts, **axes)
+
     def _contested(self, domains: Domains) -> int | None:
         """An open axis of the table that can still be broken and has fewest such axes; None where none can be."""
         left = [set(own) for own in domains]
@@ -88,7 +95,7 @@ class Space:
         forbidden = frozenset(
             tuple(at for at, _, _ in some)
             for some in itertools.product(*numbered)
-            if rejects(Case(**self._layer, **{name: value for _, name, value in some}))
+            if rejects(self._made({name: value for _, name, value in some}))
         )
         return Table(tuple(map(self._names.index, asked)), forbidden)
 
