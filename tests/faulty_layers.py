@@ -14,8 +14,10 @@ import torch
 from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.compute.providers.torch_quantised import (
+    BLOCK,
     E4M3,
     E5M2,
+    MX,
     Along,
     Kind,
     Quantiser,
@@ -1178,16 +1180,112 @@ class RawBackward(QuantisedOtherwise):
             return super().through(tensor, kind, expert, along) if forward else tensor.float()
 
 
-class HalfTheScale(QuantisedOtherwise):
+class ByBlocks(Quantiser):
+    """Recipes whose scales come from what is quantised, each block of one scale at a time; a tensor may be one."""
+
+    kinds: tuple[Kind, ...] = ("x", "weight", "grad_output")
+
+    def left(self, blocks: torch.Tensor, scales: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        """What is left of blocks (R, tall, C, wide) at scales (R, 1, C, 1)."""
+        return rounded(blocks, scales, to)
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """As `left` has it."""
+        if not tensor.numel() or kind not in self.kinds:
+            return super().through(tensor, kind, expert, along)
+        values, to, (rows, columns) = tensor.float(), self.format(kind), tensor.shape
+        size = BLOCK if self.recipe.name == "Float8BlockScaling" else MX
+        square = kind == "weight" and size == BLOCK
+        tall, wide = (size if square or along == way else 1 for way in ("columns", "rows"))
+        if self.recipe.scale == "quotient":
+            tall, wide = rows, columns
+        padded = torch.nn.functional.pad(values, (0, -columns % wide, 0, -rows % tall))
+        blocks = padded.view(padded.shape[0] // tall, tall, padded.shape[1] // wide, wide)
+        whole = self.recipe.scale == "quotient"
+        scales = quotient(blocks.abs().amax((1, 3), keepdim=True), to) if whole else block_scales(blocks, to)
+        return self.left(blocks, scales, to).reshape(padded.shape)[:rows, :columns]
+
+
+class Halving(ByBlocks):
     """Scales of half the size, and inverses to match: what is subnormal loses a digit."""
 
-    class kind(Quantiser):  # noqa: N801
-        """As of a matrix whose every block has an element of twice the size."""
+    def left(self, blocks: torch.Tensor, scales: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        """Right of normal numbers."""
+        return super().left(blocks, scales / 2, to)
 
-        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
-            """Right of elements that are no smaller than 2^-14 of the largest beside them."""
-            twice = torch.cat([tensor, 2 * tensor], dim=int(along == "rows"))
-            return super().through(twice, kind, expert, along)[: len(tensor), : tensor.shape[1]]
+
+class Flushing(ByBlocks):
+    """What is subnormal in FP8 becomes zero."""
+
+    def left(self, blocks: torch.Tensor, scales: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        """Right of normal numbers."""
+        found = super().left(blocks, scales, to)
+        return torch.where((found * scales).abs() < torch.finfo(to).smallest_normal, 0.0, found)
+
+
+class HalfTheScale(QuantisedOtherwise):
+    """Of each operand."""
+
+    kind = Halving
+
+
+class HalfTheScaleOf_x(QuantisedOtherwise):  # noqa: N801
+    """Of x alone."""
+
+    kind = type("OfX", (Halving,), {"kinds": ("x",)})
+
+
+class HalfTheScaleOf_weight(QuantisedOtherwise):  # noqa: N801
+    """Of weights alone."""
+
+    kind = type("OfWeight", (Halving,), {"kinds": ("weight",)})
+
+
+class HalfTheScaleOf_grad_output(QuantisedOtherwise):  # noqa: N801
+    """Of grad_output alone."""
+
+    kind = type("OfGradOutput", (Halving,), {"kinds": ("grad_output",)})
+
+
+class NoSubnormals(QuantisedOtherwise):
+    """No subnormal FP8 numbers."""
+
+    kind = Flushing
+
+
+class OfSome(Quantiser):
+    """The largest element of a tensor is sought in a part of it, and what is larger saturates."""
+
+    part: tuple[slice, slice]
+
+    def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """Right where the largest is in that part; of DelayedScaling the scale of the steps before."""
+        values, to = tensor.float(), self.format(kind)
+        seen = values[self.part]
+        if not seen.numel():
+            return super().through(tensor, kind, expert, along)
+        if not self.recipe.delayed:
+            return rounded(values, quotient(seen.abs().max(), to), to)
+        self._amax[kind, expert] = max(self._amax[kind, expert], float(seen.abs().max()))
+        return rounded(values, values.new_tensor(self._scale[kind, expert]), to)
+
+
+class LargestOfAllButTheLastRow(QuantisedOtherwise):
+    """A reduction that ends a row too early."""
+
+    kind = type("ButTheLastRow", (OfSome,), {"part": (slice(None, -1), slice(None))})
+
+
+class LargestOfAllButTheLastColumn(QuantisedOtherwise):
+    """A reduction that ends a column too early."""
+
+    kind = type("ButTheLastColumn", (OfSome,), {"part": (slice(None), slice(None, -1))})
+
+
+class LargestOfAllButTheFirstRow(QuantisedOtherwise):
+    """A reduction that begins a row too late."""
+
+    kind = type("ButTheFirstRow", (OfSome,), {"part": (slice(1, None), slice(None))})
 
 
 class ScaleOfAll(QuantisedOtherwise):

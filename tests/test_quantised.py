@@ -14,6 +14,7 @@ from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.providers.torch_quantised import Quantiser, block_scales, quotient
 from gradcheck_cli.compute.quantised import E4M3, E5M2, SUMMED, Float8, nearest, operands, power_of_two
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Fill
 from gradcheck_cli.records.recipe import RECIPES
 
 FORMATS = {"E4M3": (E4M3, torch.float8_e4m3fn), "E5M2": (E5M2, torch.float8_e5m2)}
@@ -105,3 +106,27 @@ def test_rows_and_columns_differ_where_blocks_lie_along_the_sums() -> None:
         inputs = draw(case, "normal", DEVICE)
         same = torch.equal(operands(case, inputs, 0, "fprop").x, operands(case, inputs, 0, "wgrad").x)
         assert same == (RECIPES[recipe].scale == "quotient")  # type: ignore[index]
+
+
+@given(
+    recipe=st.sampled_from(KNOWN),
+    dtype=st.sampled_from(("bf16", "fp16", "fp32")),
+    fill=st.sampled_from(("exact", "range")),
+    m_splits=st.sampled_from(("32,0,64", "1,1,2,1", "17,0,8,40", "2,130")),
+    features=st.tuples(st.integers(1, 200), st.integers(1, 150)),
+    microbatches=st.integers(1, 4),
+)
+@settings(max_examples=30, deadline=None)
+def test_quantisation_loses_nothing_of_integers(
+    recipe: str, dtype: str, fill: Fill, m_splits: str, features: tuple[int, int], microbatches: int
+) -> None:
+    case = Case.parse(
+        f"torch:api=loop:recipe={recipe}:dtype={dtype}:m_splits={m_splits}:in_features={features[0]}:"
+        f"out_features={features[1]}:microbatches={microbatches}"
+    )
+    inputs = draw(case, fill, DEVICE)
+    for k in range(microbatches):
+        raw = {"x": inputs.x[k], "weight": inputs.weight, "grad_output": inputs.grad_output[k]}
+        for role in SUMMED:
+            found = operands(case, inputs, k, role)._asdict()
+            assert all(torch.equal(found[name].double(), whole.double()) for name, whole in raw.items()), (k, role)

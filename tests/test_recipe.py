@@ -13,6 +13,7 @@ from gradcheck_cli import matrix, pipeline
 from gradcheck_cli.compute import inputs, quantised, reference
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.providers.torch_quantised import E4M3, E5M2, Quantiser
+from gradcheck_cli.compute.quantised import SUMMED
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.records.capability import closed
@@ -97,6 +98,10 @@ FAULTS = {
     "ScaleOfAnother": QUOTIENTS,
     "ScaleTooLarge": QUOTIENTS,
     "ScalesOfOtherBlocks": KNOWN[2:],
+    "RangeForDigits": KNOWN,
+    "LargestOfAllButTheLastRow": QUOTIENTS,
+    "LargestOfAllButTheLastColumn": QUOTIENTS,
+    "LargestOfAllButTheFirstRow": QUOTIENTS,
 }
 
 
@@ -110,10 +115,10 @@ def test_a_wrong_quantisation_is_seen(fault: str, recipe: str) -> None:
 ONLY_ON_RANDOM_DATA = {
     "RowsForColumns": KNOWN[2:],
     "ColumnsForRows": KNOWN[2:],
-    "RangeForDigits": KNOWN,
     "DigitsForRange": QUOTIENTS,
     "RawWeightInDgrad": KNOWN,
-    "HalfTheScale": KNOWN[2:],
+    "HalfTheScale": KNOWN[1:],
+    "NoSubnormals": KNOWN[1:],
     "ScaleOfAll": QUOTIENTS[1:],
     "ScaleOfNow": QUOTIENTS[:1],
     "ScaleOfTheLastStep": QUOTIENTS[:1],
@@ -137,6 +142,14 @@ def test_a_backward_without_quantisation_is_called_so(recipe: str, tail: str) ->
         ("dgrad", "operands not quantised"),
         ("wgrad", "operands not quantised"),
     }
+
+
+@pytest.mark.parametrize("kind", ("x", "weight", "grad_output"))
+@pytest.mark.parametrize("recipe", KNOWN[1:])
+def test_half_the_scale_of_one_operand_is_seen_in_each_product_of_it(recipe: str, kind: str) -> None:
+    case = "torch:api=loop:m_splits=128,64,128:in_features=256:out_features=128:microbatches=2"
+    found = verdict(f"{case}:recipe={recipe}", f"HalfTheScaleOf_{kind}")
+    assert {one.role for one in found.findings} == {role for role, of in SUMMED.items() if kind in of}
 
 
 def test_how_te_sums_random_data_in_fp8_is_not_calibrated_yet() -> None:

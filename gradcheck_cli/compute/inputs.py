@@ -10,10 +10,11 @@ import torch
 
 from gradcheck_cli.compute.integers import PLAIN, Draw, integers, integers_of
 from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.scales import EIGHTH, level, spread
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import Fill, Role
-from gradcheck_cli.records.recipe import AMAX, recipe_of
+from gradcheck_cli.records.recipe import recipe_of
 from gradcheck_cli.records.roles import is_chain, part
 
 # Integer fills: each tensor times this power of two, so that every product is far from 1, the same of two fills on
@@ -32,21 +33,14 @@ EXPONENTS: dict[tuple[DtypeName, Fill], dict[str, int]] = {
 }
 
 
-# Of a chain: which hidden features have wide gates, none where there are fewer than eight. N(0, 32^2) reaches 100, and
-# the factors cancel: silu(a) b w2 and the gradients of x and of the probabilities are as without them. And which have
-# wide units, N(0, 8^2), with narrow gates.
-EIGHTH, OTHER_EIGHTH = slice(7, None, 8), slice(3, None, 8)
+# Of a chain an eighth of the hidden features has wide gates, none where there are fewer than eight. N(0, 32^2) reaches
+# 100, and the factors cancel: silu(a) b w2 and the gradients of x and of the probabilities are as without them. Another
+# eighth has wide units, N(0, 8^2), with narrow gates.
+OTHER_EIGHTH = slice(3, None, 8)
 WIDE, NARROW_UNITS, NARROW_FC2 = 2.0**5, 2.0**-3, 2.0**-2
 WIDE_UNITS, NARROW_GATES = 2.0**3, 2.0**-3
 # Probabilities, as a router with a scaling factor gives them.
 LEAST_PROB, MOST_PROB = 0.25, 1.25
-
-# Of a recipe: the tensors that are quantised, and how many different scales the experts of one have.
-QUANTISED = ("x", "weight", "grad_output")
-SHIFTS = 3
-# Random data of a recipe whose scales are powers of two: E4M3 has normal numbers from 2^-6 to 448, so that beside
-# others that are 2^12 times as large some elements lose digits, and none is lost. fp16 has no room for as much.
-SPREAD = {"bf16": 2.0**6, "fp16": 2.0**5, "fp32": 2.0**6}
 
 
 @dataclass(frozen=True)
@@ -104,9 +98,9 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
         prefill=prefill(weight),
     )
     if fill != "normal":
-        level(case, layer, exponents)
+        level(case, layer.weight, layer.x, layer.grad_output, exponents)
     else:
-        spread(case, layer)
+        spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)
     if not is_chain(case):
         return layer
     second = (case.num_gemms, *part(case, "wgrad_fc2"))
@@ -131,58 +125,6 @@ def widen(weight: torch.Tensor, weight_fc2: torch.Tensor) -> None:
     weight_fc2[:, :, EIGHTH] *= NARROW_FC2
     gates[:, OTHER_EIGHTH] *= NARROW_GATES
     units[:, OTHER_EIGHTH] *= WIDE_UNITS
-
-
-def level(case: Case, layer: Inputs, exponents: dict[str, int]) -> None:
-    """Give each tensor that gets scales of its own such that lose nothing, and others than its neighbours', in place.
-
-    Expert i's x times 2^s, its weight and grad_output times 2^-s, s = i mod 3: fprop and wgrad are as they were, and
-    dgrad and bgrad hold smaller integers. Where a scale is a quotient one element of each has the largest magnitude
-    that makes it a power of two, its sign kept.
-    """
-    recipe = recipe_of(case)
-    if recipe is None or case.grad_output == "expanded":
-        return
-    whole = [("weight", expert, layer.weight[expert]) for expert in range(case.num_gemms)]
-    for k in range(case.microbatches):
-        for name, tensor in (("x", layer.x[k]), ("grad_output", layer.grad_output[k])):
-            whole += [
-                (name, expert, rows) for expert, rows in enumerate(tensor.split(list(case.splits(k)))) if len(rows)
-            ]
-    for name, expert, rows in whole:
-        if recipe.scale == "quotient":
-            column = (3 * expert + QUANTISED.index(name)) % rows.shape[1]
-            sign = rows[0, column].sign()
-            rows[0, column] = torch.where(sign == 0, 1, sign) * AMAX * 2.0 ** exponents.get(name, 0)
-        rows *= 2.0 ** (expert % SHIFTS if name == "x" else -(expert % SHIFTS))
-
-
-def spread(case: Case, layer: Inputs) -> None:
-    """Make every eighth token and output feature larger where scales are powers of two for blocks, in place.
-
-    At any of these scales a format has the same digits, all but for what is subnormal: of normal data in blocks of
-    another shape, or at half the scale, nearly no element. With x times 2^a and weights times 2^b, by token and by
-    output feature, and grad_output times 2^-(a + b), all products of each sum are as large as each other.
-    """
-    recipe = recipe_of(case)
-    if recipe is None or recipe.scale != "power of two" or case.grad_output == "expanded":
-        return
-
-    by = SPREAD[case.dtype]
-
-    def factors(size: int) -> torch.Tensor:
-        power = torch.full((size,), 1 / by, dtype=layer.weight.dtype, device=layer.weight.device)
-        power[EIGHTH] = by
-        return power
-
-    b = factors(case.out_features)
-    layer.weight.mul_(b[:, None])
-    if layer.bias is not None:
-        layer.bias.mul_(b / by)  # as large as the products of most tokens
-    for x, grad_output in zip(layer.x, layer.grad_output, strict=True):
-        a = factors(len(x))[:, None]
-        x.mul_(a)
-        grad_output.div_(a * by).div_(b)
 
 
 def exponents_of(case: Case, fill: Fill) -> dict[str, int]:

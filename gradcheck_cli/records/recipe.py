@@ -13,6 +13,8 @@ POWERS = (1, 2, 4)
 # With this as the largest magnitude of a tensor, 448 / 7 = 2^6 and 57344 / 7 = 2^13: the quotient of the format's
 # largest number and the tensor's, which Float8CurrentScaling and DelayedScaling scale by, is a power of two.
 AMAX = 7
+# Four bits, which E4M3 has and E5M2 has not; of a tensor whose largest magnitude is twice the seven.
+ALL_DIGITS = 11
 # Hopper's FP8 tensor cores keep some 14 bits of what they sum: below this every partial sum is an exact integer
 # (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, sec. 3.5.2, measures 14 bits).
 ACCUMULATED_EXACTLY = 2.0**13

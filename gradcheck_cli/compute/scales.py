@@ -1,0 +1,117 @@
+"""What must data be like for a recipe's scales to be seen? Integers that they lose nothing of, and wide random data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.recipe import ALL_DIGITS, AMAX, recipe_of
+
+# The tensors that are quantised, and how many different scales the experts of one have.
+QUANTISED = ("x", "weight", "grad_output")
+SHIFTS = 3
+# What is E4M3 under every recipe.
+E4M3_EVERYWHERE = ("x", "weight")
+# Random data: E4M3 has normal numbers from 2^-6 to 448, so that beside others that are 2^12 times as large
+# some elements lose digits, and none is lost. fp16 has no room for as much.
+SPREAD = {"bf16": 2.0**6, "fp16": 2.0**5, "fp32": 2.0**6}
+# Which tokens and features are large.
+EIGHTH = slice(7, None, 8)
+
+
+def level(
+    case: Case,
+    weight: torch.Tensor,
+    x: Sequence[torch.Tensor],
+    grad_output: Sequence[torch.Tensor],
+    exponents: dict[str, int],
+) -> None:
+    """Give each tensor that gets scales of its own such that lose nothing, and others than its neighbours', in place.
+
+    Expert i's x times 2^s, its weight and grad_output times 2^-s, s = i mod 3: fprop and wgrad are as they were, and
+    dgrad and bgrad hold smaller integers. Where a scale is a quotient one element of each has the largest magnitude
+    that makes it a power of two, its sign kept: in the first row or, where a kernel that ends too early leaves it out,
+    the last of the last. Of what E4M3 is due one element has all its digits; beside it the largest is twice the seven.
+    """
+    recipe = recipe_of(case)
+    if recipe is None or case.grad_output == "expanded":
+        return
+    quotient = recipe.scale == "quotient"
+    for name, k, expert, rows in _parts(case, weight, x, grad_output):
+        unit = 2.0 ** exponents.get(name, 0)
+        # Of one tensor the same in all microbatches, as DelayedScaling keeps the largest.
+        digits = name in E4M3_EVERYWHERE or not quotient
+        wide = digits and (not quotient or expert % 2 == 0)
+        # x and grad_output take turns, and another column each time, lest two of them meet or pile up in one sum.
+        turn, width = expert + k + (name == "grad_output"), rows.shape[1]
+        column = 3 * (expert + k) + QUANTISED.index(name)
+        at = (-1, -1) if turn % 2 else (0, column % width)
+        if wide and rows.numel() > 1:
+            between = (len(rows) // 2 + (name == "grad_output")) % len(rows)
+            _place(rows, (between, (column + max(width // 2, 1)) % width), ALL_DIGITS * unit)
+        if quotient:
+            _place(rows, at, (2 if wide else 1) * AMAX * unit)
+        rows *= 2.0 ** (expert % SHIFTS if name == "x" else -(expert % SHIFTS))
+
+
+def _parts(
+    case: Case, weight: torch.Tensor, x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]
+) -> Iterator[tuple[str, int, int, torch.Tensor]]:
+    """Tensor, microbatch and expert of each matrix that is quantised by itself, and the matrix."""
+    for expert in range(case.num_gemms):
+        yield "weight", 0, expert, weight[expert]
+    for k in range(case.microbatches):
+        for name, tensor in (("x", x[k]), ("grad_output", grad_output[k])):
+            for expert, rows in enumerate(tensor.split(list(case.splits(k)))):
+                if len(rows):
+                    yield name, k, expert, rows
+
+
+def _place(rows: torch.Tensor, at: tuple[int, int], magnitude: float) -> None:
+    sign = rows[at].sign()
+    rows[at] = torch.where(sign == 0, 1, sign) * magnitude
+
+
+def spread(
+    case: Case,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    x: Sequence[torch.Tensor],
+    grad_output: Sequence[torch.Tensor],
+) -> None:
+    """Make every eighth token and output or input feature larger, so that some of a tensor is subnormal, in place.
+
+    At any scale that is a power of two away a format has the same digits, all but for what is subnormal: of normal data
+    in blocks of another shape, or at half the scale, nearly no element. With x times 2^a and weights times 2^b, by
+    token and by output feature, and grad_output times 2^-(a + b), all products of each sum are as large as each other.
+    Blocks along in_features are told apart at every second expert, where b is 0, x times 2^c and weights times 2^-c, by
+    input feature: in a square block both would leave nothing of some. DelayedScaling is left alone, whose first scale
+    is 1.
+    """
+    recipe = recipe_of(case)
+    if recipe is None or recipe.delayed or case.grad_output == "expanded":
+        return
+    by, in_blocks = SPREAD[case.dtype], recipe.scale == "power of two"
+
+    def factors(size: int) -> torch.Tensor:
+        power = torch.full((size,), 1 / by, dtype=weight.dtype, device=weight.device)
+        power[EIGHTH] = by
+        return power
+
+    b, c = factors(case.out_features), factors(case.in_features)
+    inward = [in_blocks and expert % 2 == 1 for expert in range(case.num_gemms)]
+    for expert in range(case.num_gemms):
+        weight[expert] *= 1 / c if inward[expert] else b[:, None]
+        if bias is not None:
+            bias[expert] *= (1 if inward[expert] else b) / by  # as large as the products of most tokens
+    for k, splits in enumerate(case.splits(k) for k in range(case.microbatches)):
+        a = factors(len(x[k]))[:, None]
+        x[k].mul_(a)
+        grad_output[k].div_(a * by)
+        for own, g, along in zip(x[k].split(splits), grad_output[k].split(splits), inward, strict=True):
+            if along:
+                own.mul_(c)
+            else:
+                g.div_(b)
