@@ -17,6 +17,7 @@ from commands import ROOT, child, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import verdict
+from rich.console import Console
 
 from gradcheck_cli import installed, plugins, unpacked
 from gradcheck_cli.judge.bisection import changes, search
@@ -28,7 +29,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.report import Report, gravest_code
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.records.versions import Side, Versions
+from gradcheck_cli.records.versions import Result, Row, Side, Versions
 from gradcheck_cli.reporters import versions as versions_told
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.unpacked import Unpacked
@@ -108,6 +109,24 @@ def test_two_faults_with_one_outcome_are_not_the_same() -> None:
 
 def test_the_exit_code_of_several_runs_is_the_first_of_them_in_the_order_of_the_readme() -> None:
     assert [gravest_code(codes) for codes in ((0, 5, 1), (4, 5), (1, 3, 2), (0, 130, 2), (0, 0))] == [1, 4, 2, 130, 0]
+
+
+def test_a_table_of_what_failed_breaks_no_name_of_an_axis(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = recorded(lambda case: ":api=module" in case)
+    names = ("2.14.1", "2.18.0", "2.19.0", "2.20.2")
+    rows, _ = side_by_side({name: runs[name] for name in names})
+    failed = ["fprop INACCURATE (doubled)", "dgrad INACCURATE (of another expert)"]
+    results = {name: Result(outcome=Outcome.MISSING, faults=failed[: number + 1]) for number, name in enumerate(names)}
+    rows = [Row(case=one.case, axes=one.axes, results=results) for one in rows]
+    found = Versions(
+        run=runs[names[0]].run, sides=[Side(version=name) for name in names], rows=rows, same={}, exit_code=1
+    )
+    versions_told.show(found, Path("out"), Console(width=80, color_system=None))
+    said = capsys.readouterr().out
+    assert len(re.findall(r"^fuse_wgrad_accumulation=1 ", said, flags=re.MULTILINE)) == 2
+    table = said.partition("case ")[2].partition("in every row")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert table.count("MISSING") == len(rows) * len(names)
 
 
 # --- the bisection

@@ -21,6 +21,8 @@ from gradcheck_cli.reporters.table import style
 
 JSON, MARKDOWN = "versions.json", "versions.md"
 _MOST_ROWS = 60
+# Characters: an outcome, and what stands between two columns.
+_OUTCOME, _GAP = len("INACCURATE"), 3
 _TE = "transformer_engine"
 
 
@@ -56,7 +58,7 @@ def show(found: Versions, folder: Path, console: Console) -> None:
     console.print(Text(_where(found)), soft_wrap=True)
     if found.rows:
         console.print()
-        console.print(_table(found, own))
+        console.print(_table(found, own, console.width))
     if len(found.rows) > _MOST_ROWS:
         console.print(Text(f"... and {len(found.rows) - _MOST_ROWS} more rows in {folder / MARKDOWN}"))
     if len(found.rows) > 1 and shared:
@@ -67,12 +69,16 @@ def show(found: Versions, folder: Path, console: Console) -> None:
     console.print(Text(f"each run in {folder}/VERSION; this table with whole ids: {folder / MARKDOWN}"), soft_wrap=True)
 
 
-def _table(found: Versions, own: Sequence[Sequence[str]]) -> Table:
+def _table(found: Versions, own: Sequence[Sequence[str]], width: int) -> Table:
+    """The names of axes are broken only where the outcomes would be: what failed folds beside them."""
     names = [side.version for side in found.sides]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("case", overflow="fold")
+    longest = max((len(part) for parts in own for part in parts), default=0)
+    case = min(longest, max(width - len(names) * (_OUTCOME + _GAP), width // 4))
+    each = max((width - case) // len(names) - _GAP, 1)
+    table.add_column("case", overflow="fold", min_width=case)
     for name in names:
-        table.add_column(name)
+        table.add_column(name, overflow="fold", max_width=max(each, len(name)))
     for one, parts in list(zip(found.rows, own, strict=True))[:_MOST_ROWS]:
         cells = [
             Text("\n".join(cell), style=_style(one, name)) for cell, name in zip(_cells(one, names), names, strict=True)
