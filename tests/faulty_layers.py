@@ -1181,12 +1181,12 @@ class RawBackward(QuantisedOtherwise):
 
 
 class ByBlocks(Quantiser):
-    """Recipes whose scales come from what is quantised, each block of one scale at a time; a tensor may be one."""
+    """The right quantiser, of one block with one scale at a time; a tensor may be one."""
 
     kinds: tuple[Kind, ...] = ("x", "weight", "grad_output")
 
     def left(self, blocks: torch.Tensor, scales: torch.Tensor, to: torch.dtype) -> torch.Tensor:
-        """What is left of blocks (R, tall, C, wide) at scales (R, 1, C, 1)."""
+        """What is left of blocks (R, tall, C, wide) at scales (R, 1, C, 1), or of a tensor at one."""
         return rounded(blocks, scales, to)
 
     def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
@@ -1194,6 +1194,9 @@ class ByBlocks(Quantiser):
         if not tensor.numel() or kind not in self.kinds:
             return super().through(tensor, kind, expert, along)
         values, to, (rows, columns) = tensor.float(), self.format(kind), tensor.shape
+        if self.recipe.delayed:
+            super().through(tensor, kind, expert, along)
+            return self.left(values, values.new_tensor(self._scale[kind, expert]), to)
         size = BLOCK if self.recipe.name == "Float8BlockScaling" else MX
         square = kind == "weight" and size == BLOCK
         tall, wide = (size if square or along == way else 1 for way in ("columns", "rows"))
@@ -1221,6 +1224,14 @@ class Flushing(ByBlocks):
         """Right of normal numbers."""
         found = super().left(blocks, scales, to)
         return torch.where((found * scales).abs() < torch.finfo(to).smallest_normal, 0.0, found)
+
+
+class AwayFromZero(ByBlocks):
+    """Of two numbers of FP8 as near the larger one."""
+
+    def left(self, blocks: torch.Tensor, scales: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        """Right of what is nearer to one of them: the last bit of fp32 decides where nothing else does."""
+        return super().left((blocks * scales).view(torch.int32).add(1).view(torch.float32), scales * 0 + 1, to) / scales
 
 
 class HalfTheScale(QuantisedOtherwise):
@@ -1251,6 +1262,18 @@ class NoSubnormals(QuantisedOtherwise):
     """No subnormal FP8 numbers."""
 
     kind = Flushing
+
+
+class NoSubnormalGradients(QuantisedOtherwise):
+    """No subnormal FP8 numbers of grad_output."""
+
+    kind = type("GradientsFlushing", (Flushing,), {"kinds": ("grad_output",)})
+
+
+class TiesAwayFromZero(QuantisedOtherwise):
+    """Rounded to the nearest, and ties not to the even one."""
+
+    kind = AwayFromZero
 
 
 class OfSome(Quantiser):

@@ -118,7 +118,7 @@ ONLY_ON_RANDOM_DATA = {
     "DigitsForRange": QUOTIENTS,
     "RawWeightInDgrad": KNOWN,
     "HalfTheScale": KNOWN[1:],
-    "NoSubnormals": KNOWN[1:],
+    "NoSubnormals": KNOWN,
     "ScaleOfAll": QUOTIENTS[1:],
     "ScaleOfNow": QUOTIENTS[:1],
     "ScaleOfTheLastStep": QUOTIENTS[:1],
@@ -142,6 +142,19 @@ def test_a_backward_without_quantisation_is_called_so(recipe: str, tail: str) ->
         ("dgrad", "operands not quantised"),
         ("wgrad", "operands not quantised"),
     }
+
+
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_gradients_that_are_subnormal_in_fp8_may_not_be_lost(recipe: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}", "NoSubnormalGradients")
+    assert {one.role for one in found.findings} == {"dgrad", "wgrad"}
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "fp16", "fp32"))
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_what_lies_between_two_numbers_goes_to_the_even_one(recipe: str, dtype: str) -> None:
+    found = verdict(f"{LOOP}:recipe={recipe}:dtype={dtype}", "TiesAwayFromZero")
+    assert found.outcome is Outcome.INACCURATE
 
 
 @pytest.mark.parametrize("kind", ("x", "weight", "grad_output"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -17,6 +17,8 @@ E4M3_EVERYWHERE = ("x", "weight")
 # Random data: E4M3 has normal numbers from 2^-6 to 448, so that beside others that are 2^12 times as large
 # some elements lose digits, and none is lost. fp16 has no room for as much.
 SPREAD = {"bf16": 2.0**6, "fp16": 2.0**5, "fp32": 2.0**6}
+# In E5M2, and in fp16 with ten bits or more.
+SUBNORMAL = 2.0**-14
 # Which tokens and features are large.
 EIGHTH = slice(7, None, 8)
 
@@ -87,11 +89,15 @@ def spread(
     in blocks of another shape, or at half the scale, nearly no element. With x times 2^a and weights times 2^b, by
     token and by output feature, and grad_output times 2^-(a + b), all products of each sum are as large as each other.
     Blocks along in_features are told apart at every second expert, where b is 0, x times 2^c and weights times 2^-c, by
-    input feature: in a square block both would leave nothing of some. DelayedScaling is left alone, whose first scale
-    is 1.
+    input feature: in a square block both would leave nothing of some.
+    DelayedScaling's first scale is 1, at which some of x and weights are subnormal as they are; of grad_output every
+    eighth token is made so, each of which has a row of dgrad.
     """
     recipe = recipe_of(case)
-    if recipe is None or recipe.delayed or case.grad_output == "expanded":
+    if recipe is None or case.grad_output == "expanded":
+        return
+    if recipe.delayed:
+        grad_output[0][EIGHTH] *= SUBNORMAL
         return
     by, in_blocks = SPREAD[case.dtype], recipe.scale == "power of two"
 
@@ -115,3 +121,11 @@ def spread(
                 own.mul_(c)
             else:
                 g.div_(b)
+
+
+def halve_digits(case: Case, tensors: Iterable[torch.Tensor]) -> None:
+    """Round every second column of fp32 data to bf16, in place: else nothing ever lies between two numbers of FP8."""
+    if recipe_of(case) is None or case.dtype != "fp32":
+        return
+    for one in tensors:
+        one[..., ::2] = one[..., ::2].bfloat16().float()
