@@ -75,7 +75,7 @@ class Space:
     def _made(self, axes: dict[str, Any]) -> Case:
         """The case of some values; a list of splits brings the number of its experts."""
         splits = axes.get("m_splits", "balanced")
-        experts = {} if splits in FEWEST_EXPERTS else {"num_gemms": len(splits.split(","))}
+        experts: dict[str, Any] = {} if splits in FEWEST_EXPERTS else {"num_gemms": len(splits.split(","))}
         return Case(**self._layer, **experts, **axes)
 
     def _contested(self, domains: Domains) -> int | None:
