@@ -1264,6 +1264,18 @@ class NoSubnormals(QuantisedOtherwise):
     kind = Flushing
 
 
+class NothingByNothing(QuantisedOtherwise):
+    """The largest number by a largest element of nothing is infinite, and no number times zero."""
+
+    class kind(Quantiser):  # noqa: N801
+        """With no exception for zeros."""
+
+        def through(self, tensor: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+            """Right of what is not all zero."""
+            found = super().through(tensor, kind, expert, along)
+            return found if found.any() else found * torch.inf
+
+
 class NoSubnormalGradients(QuantisedOtherwise):
     """No subnormal FP8 numbers of grad_output."""
 

@@ -145,6 +145,17 @@ def test_a_backward_without_quantisation_is_called_so(recipe: str, tail: str) ->
 
 
 @pytest.mark.parametrize("recipe", KNOWN)
+def test_an_expert_whose_tokens_are_all_zero_has_a_scale(recipe: str) -> None:
+    case = f"{LOOP}:recipe={recipe}:bias=1:dtype=fp32"
+    assert verdict(case, only="range").outcome is Outcome.PASSED
+    found = verdict(case, "NothingByNothing", only="range")
+    assert {(one.role, one.outcome) for one in found.findings} == {
+        ("fprop", Outcome.NONFINITE),
+        ("wgrad", Outcome.NONFINITE),
+    }
+
+
+@pytest.mark.parametrize("recipe", KNOWN)
 def test_gradients_that_are_subnormal_in_fp8_may_not_be_lost(recipe: str) -> None:
     found = verdict(f"{LOOP}:recipe={recipe}", "NoSubnormalGradients")
     assert {one.role for one in found.findings} == {"dgrad", "wgrad"}

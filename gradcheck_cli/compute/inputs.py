@@ -10,7 +10,7 @@ import torch
 
 from gradcheck_cli.compute.integers import PLAIN, Draw, integers, integers_of
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.scales import EIGHTH, halve_digits, level, spread
+from gradcheck_cli.compute.scales import EIGHTH, halve_digits, level, silence, spread
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import Fill, Role
@@ -99,6 +99,8 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     )
     if fill != "normal":
         level(case, layer.weight, layer.x, layer.grad_output, exponents)
+        if fill == "range":
+            silence(case, layer.x)
     else:
         halve_digits(case, (layer.weight, *layer.x, *layer.grad_output))
         spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)

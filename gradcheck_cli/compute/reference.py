@@ -125,7 +125,10 @@ def in_units(value: torch.Tensor, exponent: int) -> torch.Tensor:
 
 
 def _lossy(case: Case, inputs: Inputs) -> str:
-    """Why quantisation loses something of this data; "" where it does not: a scale is no power of two."""
+    """Why quantisation loses something of this data; "" where it does not: a scale is no power of two.
+
+    Of a tensor of zeros it is 1.
+    """
     recipe = recipe_of(case)
     if recipe is None or recipe.scale != "quotient":
         return ""
@@ -134,7 +137,7 @@ def _lossy(case: Case, inputs: Inputs) -> str:
         tensors[name] = [rows for k, one in enumerate(given) for rows in one.split(list(case.splits(k))) if len(rows)]
     for name, whole in tensors.items():
         for largest in torch.stack([one.abs().max() for one in whole]).tolist() if whole else ():
-            if math.frexp(largest)[0] != math.frexp(AMAX)[0]:
+            if largest and math.frexp(largest)[0] != math.frexp(AMAX)[0]:
                 return f"{name} has a largest element of {largest:.4g}: its scale in {recipe.name} is no power of two"
     return ""
 

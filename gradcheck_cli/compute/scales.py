@@ -76,6 +76,20 @@ def _place(rows: torch.Tensor, at: tuple[int, int], magnitude: float) -> None:
     rows[at] = torch.where(sign == 0, 1, sign) * magnitude
 
 
+def silence(case: Case, x: Sequence[torch.Tensor]) -> None:
+    """Make the last microbatch's x of one expert zero, whose scale is then no quotient, in place.
+
+    Of the expert with fewest tokens, and where a bias is left as its output; its wgrad has what the others brought.
+    """
+    tokens = case.splits(case.microbatches - 1)
+    busy = [one for one in tokens if one]
+    if recipe_of(case) is None or not case.bias or case.return_bias or case.microbatches == 1 or len(busy) < 2:
+        return
+    expert = tokens.index(min(busy))
+    if any(case.splits(k)[expert] for k in range(case.microbatches - 1)):
+        x[-1].split(list(tokens))[expert].zero_()
+
+
 def spread(
     case: Case,
     weight: torch.Tensor,
