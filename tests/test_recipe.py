@@ -207,6 +207,23 @@ def test_the_argument_is_checked_on_the_data_drawn(monkeypatch: pytest.MonkeyPat
     reference._kept.cache_clear()
 
 
+@pytest.mark.parametrize(
+    "tail",
+    (
+        "recipe=Float8CurrentScaling:m_splits=0,0,64:in_features=1:microbatches=1:seed=227",
+        "recipe=DelayedScaling:m_splits=1,1,200:in_features=1:microbatches=3:seed=37",
+    ),
+)
+def test_sums_of_an_expert_of_smaller_integers_are_counted_in_these(tail: str) -> None:
+    case = Case.parse(f"torch:api=loop:out_features=256:bias=1:{tail}")
+    found = reference.prepare(case, "exact", DEVICE)
+    assert not found.inapplicable
+    unit = 2.0 ** found.exponents["dgrad"]
+    for k, roles in enumerate(found.roles):
+        for expert, sums in enumerate(roles["dgrad"].scale.split(list(case.splits(k)))):
+            assert not sums.numel() or float(sums.max()) <= 256 * unit / 4 ** (expert % 3)
+
+
 @pytest.mark.parametrize("fill", ("exact", "range"))
 @pytest.mark.parametrize("recipe", QUOTIENTS)
 def test_every_tensor_with_a_scale_of_its_own_has_the_seven(recipe: str, fill: str) -> None:

@@ -15,6 +15,7 @@ from gradcheck_cli.compute.integers import ACCUMULATED_EXACTLY
 from gradcheck_cli.compute.products import Exact, joined, product
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.quantised import not_judged, operands
+from gradcheck_cli.compute.scales import finest
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
 from gradcheck_cli.records.observation import Fill, Role
@@ -96,17 +97,22 @@ def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
         return _of_a_chain(case, inputs, fill)
     roles = tuple(microbatch(case, inputs, k, fill) for k in range(case.microbatches))
     exponents = exponents_of(case, fill)
-    stored = [in_units(seen[name].scale, exponents[name]) for seen in roles for name in ("fprop", "dgrad")]
+
+    def in_own(role: Role, scale: torch.Tensor, k: int = 0) -> torch.Tensor:
+        units = in_units(scale, exponents[role])
+        return units if fill == "normal" else finest(case, role, units, k)
+
+    stored = [in_own(name, seen[name].scale, k) for k, seen in enumerate(roles) for name in BY_TOKEN if name in seen]
     wgrad = in_units(torch.stack([seen["wgrad"].scale for seen in roles]).sum(0), exponents["wgrad"])
     summed = [wgrad]
     if inputs.bias is not None:
         bgrad = torch.stack([seen["bgrad"].scale for seen in roles]).sum(0)
-        summed.append(in_units(bgrad, exponents["bgrad"]))
+        summed.append(in_own("bgrad", bgrad))
     largest = max((float(scale.max()) for scale in stored + summed if scale.numel()), default=0.0)
     in_main_grad = float((wgrad + in_units(inputs.prefill.double().abs(), exponents["prefill"])).max())
     even = unrounded(case, roles, exponents) if fill == "range" else ()
     limit, why = _argument(case, fill, even, largest, in_main_grad)
-    why = why or (_lossy(case, inputs) if fill != "normal" else "")
+    why = (_lossy(case, inputs) if fill != "normal" else "") or why
     return Reference(fill, inputs, roles, exponents, largest, limit, why, even)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.recipe import ALL_DIGITS, AMAX, recipe_of
 
 # The tensors that are quantised, and how many different scales the experts of one have.
@@ -56,6 +57,15 @@ def level(
         if quotient:
             _place(rows, at, (2 if wide else 1) * AMAX * unit)
         rows *= 2.0 ** (expert % SHIFTS if name == "x" else -(expert % SHIFTS))
+
+
+def finest(case: Case, role: Role, scale: torch.Tensor, k: int) -> torch.Tensor:
+    """Sums of microbatch k in units of each expert's smallest integer, which `level` made smaller than the first's."""
+    power = {"dgrad": 2, "bgrad": 1}.get(role, 0)
+    if recipe_of(case) is None or case.grad_output == "expanded" or not power:
+        return scale
+    parts = scale.split(list(case.splits(k))) if role == "dgrad" else scale.split(1)
+    return torch.cat([part * 2.0 ** (power * (expert % SHIFTS)) for expert, part in enumerate(parts)])
 
 
 def _parts(
