@@ -127,6 +127,27 @@ WHERE = {
         f"te:api=module:{QUANTISED.format('DelayedScaling', '17,40', 256)}:frozen_weights=all",
         RUNS,
     ),
+    "a bf16 main_grad beside FP8 operands": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=op:fuse_wgrad=1:main_grad_dtype=bf16:dtype=fp16:{QUANTISED.format('DelayedScaling', '16,48', 256)}",
+        RUNS,
+    ),
+    "an original input that no wgrad needs": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        "te:api=module:recipe=DelayedScaling:save_original_input=1:frozen_weights=all",
+        RUNS,
+    ),
+    "an override that the op does not read": (
+        "2.20.2",
+        (9, 0),
+        "13.5.0",
+        f"te:api=op:backward_override=dequantized:{QUANTISED.format('Float8CurrentScaling', '16,48', 256)}",
+        "none",
+    ),
     "native module of 2.18 asks cuBLAS first": ("2.18.0", (9, 0), "13.1.0", "te:api=module:path=native", LEGACY),
 }
 
@@ -212,7 +233,7 @@ def test_what_is_said_to_open_a_refusal_opens_it() -> None:
 def test_only_an_exception_that_is_due_is_a_refusal(
     te: str, capability: Version, cublas: str, asked: str, said: str
 ) -> None:
-    due = said not in (RUNS, LEGACY)
+    due = said not in (RUNS, LEGACY, "none")
     outcome = judged(Case.parse(asked), where(te, capability, cublas), said if due else ON_HOPPER)
     assert outcome is (Outcome.REFUSED if due else Outcome.RAISED)
 

@@ -49,7 +49,8 @@ def fell_back(case: Case, observation: Observation, environment: Environment) ->
     announced = [
         row
         for row in closed(case, environment)
-        if row.falls_back_to and differs == [row.falls_back_on] and row.falls_back_to in _parts(case, ran[differs[0]])
+        if differs and set(differs) <= set(row.falls_back_on)
+        if row.falls_back_to and all(row.falls_back_to in _parts(case, ran[name]) for name in differs)
     ]
     if not announced:
         return None
@@ -73,13 +74,17 @@ def ran_all_the_same(case: Case, observation: Observation, environment: Environm
     due = [
         row
         for row in closed(case, environment)
-        if not row.falls_back_to or ran.get(row.falls_back_on) == asked[row.falls_back_on]
+        if not row.falls_back_to or _as_asked([name for name in row.falls_back_on if name in ran], ran, asked)
     ]
     said = [f"runs {row.falls_back_to} instead" if row.falls_back_to else "is refused" for row in due]
     return [
         f"the capability table says that this {what} ({row.name}: {row.because}): it ran"
         for what, row in zip(said, due, strict=True)
     ]
+
+
+def _as_asked(names: list[str], ran: dict[str, str | int], asked: dict[str, str | int]) -> bool:
+    return bool(names) and all(ran[name] == asked[name] for name in names)
 
 
 def differences(case: Case, observation: Observation) -> list[str]:

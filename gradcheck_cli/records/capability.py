@@ -27,7 +27,7 @@ class Closed(Record, frozen=True, kw_only=True):
     raises: str = ""
     in_backward: bool = False
     falls_back_to: str = ""
-    falls_back_on: str = "path"
+    falls_back_on: tuple[str, ...] = ("path",)
 
     @property
     def because(self) -> str:
@@ -181,6 +181,6 @@ def path_taken(case: Case, environment: Environment) -> str:
     """The path of Transformer Engine on which a case runs here, or is refused."""
     if case.api != "module":
         return path_of_op(case, environment)
-    rows = [row for row in ROWS if row.falls_back_to and row.falls_back_on == "path"]
+    rows = [row for row in ROWS if row.falls_back_to and "path" in row.falls_back_on]
     elsewhere = [row for row in rows if _due(row, case, environment)]
     return "native" if asked_path(case, environment) == "native" and not elsewhere else "legacy"

@@ -126,10 +126,11 @@ def _path_gate(case: Case, environment: Environment) -> Gate | None:
 def _main_grad_gate(case: Case) -> Gate | None:
     """What cuBLASLt multiplies it writes in the operands' own dtype or in fp32 (cublasLtMatmul, supported types).
 
-    Frozen weights have no wgrad GEMM (`weights[0].requires_grad`).
+    Frozen weights have no wgrad GEMM (`weights[0].requires_grad`); of FP8 operands it writes bf16 beside any dtype.
     """
     accumulates = case.fuse_wgrad_accumulation and case.frozen_weights != "all"
-    if not accumulates or case.main_grad_dtype in ("fp32", case.dtype):
+    in_fp8 = case.recipe != "none" and case.backward_override == "none"
+    if not accumulates or in_fp8 or case.main_grad_dtype in ("fp32", case.dtype):
         return None
     found = f"a {case.main_grad_dtype} main_grad beside {case.dtype} operands, for which cuBLASLt has no GEMM"
     return Gate(name="main_grad", found=found, unlock="main_grad_dtype=fp32 or dtype=bf16")

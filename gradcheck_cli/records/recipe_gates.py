@@ -36,8 +36,9 @@ def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _rows_gate(recipe, case),
         _columns_gate(case),
         _op_gate(recipe, case),
-        _original_gate(recipe, case),
+        _original_gate(recipe, case, environment),
         _override_gate(case, environment),
+        _op_override_gate(case),
         _packed_gate(recipe, case, environment),
     ]
 
@@ -120,6 +121,14 @@ def _override_gate(case: Case, environment: Environment) -> Gate | None:
     return Gate(name="recipe_override", found=found, unlock="Transformer Engine 2.15 or newer")
 
 
+def _op_override_gate(case: Case) -> Gate | None:
+    """Nothing in pytorch/ops/basic/grouped_linear.py asks for it, up to 2.20.2."""
+    if case.backward_override == "none" or case.api != "op":
+        return None
+    found = f"backward_override={case.backward_override} of a fusible op, which reads none"
+    return Gate(name="recipe_op_override", found=found, unlock="api=module, or backward_override=none")
+
+
 def _rows_gate(recipe: Recipe, case: Case) -> Gate | None:
     """The wgrad of FP8 operands sums over tokens, whose number is then a leading dimension; blocks lie along it too.
 
@@ -157,8 +166,10 @@ def _op_gate(recipe: Recipe, case: Case) -> Gate | None:
     )
 
 
-def _original_gate(recipe: Recipe, case: Case) -> Gate | None:
-    if not recipe.delayed or not case.save_original_input:
+def _original_gate(recipe: Recipe, case: Case, environment: Environment) -> Gate | None:
+    """From 2.19 on it is kept only for a wgrad, which there is where weight0 asks for one."""
+    needed = case.frozen_weights not in ("all", "first") or environment.version("transformer_engine") < (2, 19)
+    if not recipe.delayed or not case.save_original_input or not needed:
         return None
     return Gate(name="recipe_original", found=f"save_original_input=1 with {recipe.name}", unlock="another recipe")
 

@@ -16,7 +16,7 @@ class Row(Record, frozen=True, kw_only=True):
     """One line of the table: for these cases and versions, these gates lead to this response.
 
     Exactly one of `says` (a pattern of the exception's message) and `falls_back_to` (what runs instead, silently:
-    another value of the axis `falls_back_on`) is given.
+    another value of some axis of `falls_back_on`) is given.
     """
 
     name: str
@@ -32,4 +32,4 @@ class Row(Record, frozen=True, kw_only=True):
     raises: str = "RuntimeError"  # the type of the exception that says so
     in_backward: bool = False  # the candidate may say so as late as in the backward
     falls_back_to: str = ""
-    falls_back_on: Literal["path", "single_grouped_weight"] = "path"
+    falls_back_on: tuple[str, ...] = ("path",)
