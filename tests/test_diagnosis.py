@@ -14,6 +14,7 @@ from gradcheck_cli.records.observation import FILLS, Fill, SlotSeen
 # Hypothesis, with a parameter where it has one -> what it is called.
 WRONG = {name: called for name, called in NAMES.items() if "{}" not in called} | {
     "expert=3": "holds expert 3",
+    "strides=x": "x read as if contiguous",
     "shift=-1": "rows shifted by -1",
     "tail=16": "last 16 of the contraction missing",
     "token=5 of microbatch 1": "token 5 of microbatch 1 missing",

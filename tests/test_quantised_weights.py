@@ -55,6 +55,19 @@ def test_weights_that_are_kept_quantised_are_loaded_and_judged_as_others_are(tmp
         assert verdict.effective["quantized_model_init"] == int("quantized_model_init=1" in case)
 
 
+@pytest.mark.parametrize("api", ("op", "module"))
+def test_a_grad_output_whose_strides_nobody_asks_is_named(tmp_path: Path, api: str) -> None:
+    machine = Machine("2.20.2", variables={"FAKE_TE_FAULT": "grad_output as it lies"})
+    case = f"te:api={api}:recipe=Float8CurrentScaling:bias=1:{SHAPE}"
+    (right, wrong) = judged(
+        tmp_path, machine, [Case.parse(f"{case}:grad_output={layout}") for layout in ("random", "transposed")]
+    ).values()
+    assert (right.outcome, right.findings) == (Outcome.PASSED, [])
+    named = {(one.slot, one.outcome, one.diagnosis) for one in wrong.findings}
+    said = "grad_output read as if contiguous"
+    assert {(slot, Outcome.INEXACT, said) for slot in ("wgrad[0]", "dgrad[0]", "bgrad[0]")} <= named
+
+
 # The stand-in, a case -> what must be said of it, and in which words.
 TOLD: dict[str, tuple[Machine, str, str, str]] = {
     "weights that are kept in bf16 in silence are another case": (

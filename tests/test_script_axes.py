@@ -14,6 +14,7 @@ from gradcheck_cli import reproducing
 from gradcheck_cli.records.case import DEFAULTS, Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure
+from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.scripted import Ran, Scripted
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce.execute import execute, shows
@@ -192,9 +193,30 @@ def test_the_lines_of_a_layer_that_keeps_its_weights_quantised_run(case: str, mo
     assert execute("\n".join(lines), 60.0).output.splitlines()[-1] == "ok"
 
 
-def test_a_wrong_value_of_a_quantised_layer_gets_no_script_that_could_not_tell_it() -> None:
-    with pytest.raises(Unscriptable, match="of what was quantised a few lines have neither value nor bound"):
-        written(QUANTISED, Failure("wgrad", Outcome.INEXACT, "doubled"))
+AS_IT_LIES = "te:api=op:recipe={}:bias={}:m_splits=16,32:in_features=32:out_features=48:grad_output=transposed"
+
+
+@pytest.mark.parametrize("recipe", ("DelayedScaling", "Float8CurrentScaling"))
+@pytest.mark.parametrize("role", ("dgrad", "wgrad", "bgrad"))
+@pytest.mark.parametrize(("fault", "said"), (("", "ok"), ("grad_output as it lies", "FAULT")))
+def test_a_wrong_value_of_a_quantised_layer_is_shown_in_integers(
+    recipe: str, role: Role, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.setenv("FAKE_TE_VERSION", "2.20.2")
+    monkeypatch.setenv("FAKE_TE_FAULT", fault)
+    lines = written(AS_IT_LIES.format(recipe, int(role == "bgrad")), Failure(role, Outcome.INEXACT, ""), "cpu")
+    assert len(lines) + HEADER <= MOST_LINES
+    assert ".round()" in "\n".join(lines)
+    assert execute("\n".join(lines), 60.0).output.splitlines()[-1].startswith(said)
+
+
+def test_what_a_quantised_script_is_put_to_first_is_a_layer_without_a_recipe() -> None:
+    case = Case.parse("te:api=op:recipe=Float8CurrentScaling:quantized_model_init=1:backward_override=dequantized")
+    assert str(control(case)) == "torch:api=loop"
+
+
+def test_a_layer_that_gradcheck_itself_quantises_gets_no_script() -> None:
     with pytest.raises(Unscriptable, match="gradcheck's own"):
         written("torch:api=loop:recipe=MXFP8", Failure("wgrad", Outcome.MISSING, "none"))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, paired
 from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
 from gradcheck_cli.records.recipe import recipe_of
-from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted
+from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted, is_chain
 from gradcheck_cli.records.splits import rows_of
 
 LONGEST_SHIFT = 8
@@ -50,7 +51,7 @@ class Hypotheses:
         alone = (*self.fixed(expert, found), *self.without_a_token(expert, found))
         # A row of pgrad is no product with a weight.
         products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use)
-        families = (self.shifted, self.unquantised, *products)
+        families = (self.shifted, self.unquantised, self.as_it_lies, *products)
         groups = [[(name, (found - wrong).norm())] for name, wrong in alone]
         groups += [[(name, (found - wrong).norm()) for name, wrong in family(expert)] for family in families]
         # One transfer from the device for all of them.
@@ -146,6 +147,21 @@ class Hypotheses:
             raw = microbatch_of_expert(self.case, self.reference.inputs, k, self.role, expert, unquantised=True)
             lost = lost + raw.reshape(step.shape) - step
         yield "unquantised", self.start(expert) + self.of(expert) + lost
+
+    def as_it_lies(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Products of a transposed x or grad_output of which nobody asks the strides: its memory, row by row."""
+        layouts = {"grad_output": self.case.grad_output, "x": self.case.input_layout}
+        for name in () if self.case.tail_rows or is_chain(self.case) else layouts:
+            if layouts[name] != "transposed":
+                continue
+            own = getattr(self.reference.inputs, name)
+            rows: dict[str, Any] = {name: tuple(one.T.reshape(one.shape) for one in own)}
+            read = replace(self.reference.inputs, **rows)
+            products = (microbatch_of_expert(self.case, read, k, self.role, expert) for k in self.held(expert))
+            # No integers that the dtype holds: other experts' elements have other scales.
+            kept = self.as_added if self.buffer == "main_grad" else lambda one: as_stored(self.case, one)
+            wrong = [kept(one).reshape(self.of(expert).shape) for one in products]
+            yield f"strides={name}", self.start(expert) + torch.stack(wrong).sum(0)
 
     def of_others(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """Another expert's gradient in this one's place; of an output, the right rows through another's weight."""

@@ -17,6 +17,7 @@ NAMES = {
     "first": "first microbatch only",
     "overwritten": "overwritten",
     "expert": "holds expert {}",
+    "strides": "{} read as if contiguous",
     "transposed": "transposed",
     "shift": "rows shifted by {}",
     "tail": "last {} of the contraction missing",

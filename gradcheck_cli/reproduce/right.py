@@ -113,7 +113,7 @@ def differs(wanted: Wanted, found: str, expected: str, otherwise: str = "") -> s
     if wanted.data == "normal":
         dtype = "bf16" if wanted.held_in == "torch.bfloat16" else wanted.case.dtype
         return f"({found} - {expected}).norm() > {ROUNDINGS[dtype]} * {expected}.norm()"
-    wrong = f"not torch.equal({found}.double(), {expected})"
+    wrong = f"not torch.equal({found}.double(){'.round()' if wanted.nearly else ''}, {expected})"
     if otherwise:
         wrong = f"not ((({found} == {expected}) | ({found} == {otherwise})).all())"
     return f"{found}.dtype != {wanted.held_in} or {wrong}" if wanted.looks_at_shape else wrong

@@ -24,8 +24,6 @@ def body(wanted: Wanted, making: Making) -> list[str]:
         raise Unscriptable(
             f"{failure}: of what has gone through an activation a few lines have neither value nor bound"
         )
-    if wanted.case.recipe != "none" and wanted.compares and wanted.data != "presence":
-        raise Unscriptable(f"{failure}: of what was quantised a few lines have neither value nor bound")
     if wanted.case.recipe != "none" and wanted.case.provider == "torch":
         raise Unscriptable(f"{failure}: what quantises here is gradcheck's own, and no few lines")
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":

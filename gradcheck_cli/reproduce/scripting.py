@@ -104,8 +104,13 @@ def _believed(trial: Trial, case: Case, passing: Sequence[Case], headers: Header
 
 
 def control(case: Case) -> Case:
-    """The same case of a layer that is right: a script that it does not pass shows nothing."""
-    return msgspec.structs.replace(case, provider="torch", api=CHAIN if is_chain(case) else "loop", path="auto")
+    """The same case of a layer that is right: a script that it does not pass shows nothing.
+
+    Without a recipe, which loses nothing of what a script draws.
+    """
+    unquantised = dict.fromkeys(("recipe", "backward_override"), "none") | {"quantized_model_init": False}
+    api = CHAIN if is_chain(case) else "loop"
+    return msgspec.structs.replace(case, provider="torch", api=api, path="auto", **unquantised)
 
 
 def _headed(tried: Scripted, headers: Headers) -> Scripted:

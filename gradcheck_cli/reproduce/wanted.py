@@ -17,6 +17,9 @@ FAULT = "FAULT:"  # how the line begins that names it; an interpreter that fails
 # path has too few exponents. Of normal data only an error beyond some roundings is one.
 Data = Literal["presence", "integers", "large integers", "scaled integers", "normal"]
 KINDS: tuple[Data, ...] = ("integers", "large integers", "scaled integers", "normal")
+# No recipe loses anything of 0, 1 and 2, but that the inverse of a scale which is no power of two rounds: by far less
+# than what one of them differs by from the next.
+LOSSLESS: Data = "integers"
 SMALL, LARGE = 2, {"bf16": 16, "fp16": 64, "fp32": 64}  # sums of some products of large ones outgrow the dtype
 _WIDE = {"x": -70, "w": 20, "g": 40}
 EXPONENTS = {"bf16": _WIDE, "fp16": {"x": -20, "w": 1, "g": 3}, "fp32": _WIDE}
@@ -88,6 +91,11 @@ class Wanted(NamedTuple):
         """Whether a parameter's gradient may rightly round at other points than at each microbatch."""
         return self.rounds and (self.into_main_grad or self.case.microbatches > 1)
 
+    @property
+    def nearly(self) -> bool:
+        """Whether integers come out of the inverse of a scale, near themselves."""
+        return self.case.recipe != "none"
+
     def power(self, *tensors: str) -> str:
         """` * 2.0**e`, the power of two of a product of these."""
         own = dict(EXPONENTS[self.case.dtype])
@@ -104,4 +112,5 @@ def kinds(case: Case, failure: Failure) -> tuple[Data, ...]:
     if is_chain(case):  # it is judged on random data alone as well
         seen = missing or failure.outcome in (Outcome.MISPLACED, Outcome.NONFINITE)
         return ("presence",) if seen else ("normal",)
-    return ("presence", *KINDS) if missing else KINDS
+    own = KINDS if case.recipe == "none" else (LOSSLESS,)
+    return ("presence", *own) if missing else own

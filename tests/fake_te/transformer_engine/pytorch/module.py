@@ -10,7 +10,7 @@ import torch
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
 from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import matrix, notes, spoil
+from transformer_engine.pytorch.quantization import STATE, matrix, notes, spoil
 
 _SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 
@@ -46,6 +46,7 @@ class _Module(torch.nn.Module):
             owners=owners,
             fused=self.fuse_wgrad_accumulation,
             native=native,
+            recipe=STATE.recipe is not None,
             notes={self.NOTE: native, **notes("fp8")},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *self._seen_by_autograd(owners), *biases)  # type: ignore[no-untyped-call]

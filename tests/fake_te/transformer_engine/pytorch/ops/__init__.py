@@ -10,7 +10,7 @@ import torch
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
 from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import matrix, notes
+from transformer_engine.pytorch.quantization import STATE, matrix, notes
 
 __all__ = ["GroupedLinear", "ScaledSwiGLU", "Sequential"]
 
@@ -67,6 +67,7 @@ class GroupedLinear(torch.nn.Module):
             owners=owners,
             fused=self._accumulate_into_main_grad,
             native=native,
+            recipe=STATE.recipe is not None,
             notes={"basic_op_ctxs": [SimpleNamespace(**ran)]},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
