@@ -44,6 +44,8 @@ SHOWN, WIDTH = ("0.5", "0.99", "1.0"), 160  # of the table: quantiles, character
 FIGURES = {"ratio": 1.0, "after_rounding": 1.0, "smallest_lambda": 4.0}
 # Its backward refuses strides of 0: nothing would be learnt of its rounding.
 TAKES_NO_EXPANDED = {("torch", "grouped_mm")}
+# What says something of rounding: the others hold no gradient, or another one.
+ROUNDS = (Outcome.PASSED, Outcome.INACCURATE)
 LARGE = (1024, 1536, 2048)  # one size in TAIL is one of these
 TAIL = 50
 # Elements of all wgrads of all microbatches: larger cases take much longer, and show no more slots than small ones.
@@ -183,7 +185,7 @@ def measured(options: argparse.Namespace) -> Calibration:
         outcomes[verdict.outcome.value] += 1
         if verdict.outcome not in (Outcome.PASSED, Outcome.REFUSED):
             alarms.append(Alarm(case=str(case), outcome=verdict.outcome, findings=verdict.findings))
-        for name, figure, value in figures(case, seen) if verdict.outcome is not Outcome.REFUSED else ():
+        for name, figure, value in figures(case, seen) if verdict.outcome in ROUNDS else ():
             values.setdefault(name, {f: [] for f in FIGURES})[figure].append(value)
         if done % 20 == 0 or done == len(mine):
             print(f"{done} of {len(mine)} cases, {len(alarms)} alarms", file=sys.stderr)

@@ -9,7 +9,7 @@ import pytest
 
 from gradcheck_cli import plugins
 from gradcheck_cli.compute.products import gamma
-from gradcheck_cli.judge.bounds import LAMBDA, rounding
+from gradcheck_cli.judge.bounds import LAMBDA, TF32_LAMBDA, rounding
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.roles import CHAIN, OF_A_CHAIN
@@ -98,3 +98,33 @@ def test_errors_have_a_mean_of_zero_unless_equal_terms_are_summed(role: Role) ->
 
 def test_lambda_leaves_the_theorem_less_than_a_failure_in_a_thousand_and_grants_no_more() -> None:
     assert 1e-4 < 2 * math.exp(-(LAMBDA**2) / 2) < 1e-3
+
+
+# What is asked of te beside api and dtype, and a role -> the terms of its operands: fp32's, the dtype's own and TF32's.
+INVERSE, OWN, ROUNDED = LAMBDA * math.sqrt(2) * 2.0**-24, LAMBDA * 2.0**-8, 2 * TF32_LAMBDA * 2.0**-11
+CURRENT = "recipe=Float8CurrentScaling"
+OPERANDS: dict[tuple[str, Role], float] = {
+    (f"dtype=bf16:{CURRENT}", "dgrad"): INVERSE,
+    (f"dtype=bf16:{CURRENT}:backward_override=dequantized", "fprop"): INVERSE,
+    (f"dtype=bf16:{CURRENT}:backward_override=dequantized", "dgrad"): INVERSE + OWN,
+    (f"dtype=bf16:{CURRENT}:backward_override=dequantized", "wgrad"): INVERSE + OWN,
+    (f"dtype=bf16:{CURRENT}:backward_override=high_precision", "wgrad"): INVERSE,
+    (f"dtype=bf16:{CURRENT}:backward_override=high_precision:quantized_model_init=1", "dgrad"): INVERSE + OWN,
+    (f"dtype=fp32:{CURRENT}:backward_override=high_precision", "wgrad"): INVERSE + ROUNDED,
+    (f"dtype=fp32:{CURRENT}:backward_override=high_precision", "fprop"): INVERSE,
+    (f"dtype=fp32:{CURRENT}:backward_override=high_precision", "bgrad"): 0.0,
+}
+
+
+@pytest.mark.parametrize(("asked", "role"), OPERANDS)
+def test_an_override_leaves_the_backward_what_its_dtype_is_granted(asked: str, role: Role) -> None:
+    assert of(f"{TE}:{asked}", role).operands == pytest.approx(OPERANDS[asked, role])
+    overridden = "override" in asked and role != "fprop"
+    assert (of(f"{TE}:{asked}", role).narrow > 0) is (role != "bgrad" and not overridden)
+
+
+@pytest.mark.parametrize(("dtype", "granted"), (("fp32", 2.0**-8), ("bf16", 0.0), ("fp16", 0.0)))
+def test_only_a_bias_in_fp32_is_rounded_for_an_fp8_gemm(dtype: str, granted: float) -> None:
+    case = f"dtype={dtype}:bias=1"
+    assert of(f"{TE}:{case}:{CURRENT}", "fprop").bias == granted
+    assert of(f"{TE}:{case}", "fprop").bias == of(f"{TORCH}:{case}:{CURRENT}", "fprop").bias == 0

@@ -164,7 +164,7 @@ def stored(case: Case, reference: Reference, rounding: Rounding, role: Role, k: 
     exact = _exact(case, reference, rounding, role, k)
     fixed = rounding.store * exact.value.abs() + rounding.floor
     if role == "fprop" and case.bias:  # some paths store the product, then add the bias and store again
-        fixed = 2 * fixed + rounding.store * bias_rows(case, reference, k).abs()
+        fixed = 2 * fixed + (rounding.store + rounding.bias) * bias_rows(case, reference, k).abs()
     free = gamma(rounding, contracted(case, role)) * exact.scale + exact.carried
     return Content(exact.value, fixed, free, rounding.operands * exact.energy)
 

@@ -29,6 +29,11 @@ operands    TF32 input rounding, TF32_LAMBDA below: errors a_i b_i (d_i + e_i) w
             two, candidates multiply these very numbers. Else a candidate that multiplies by both inverses before its
             GEMM rounds each operand once to fp32's u, with |d_i|, |e_i| <= u of mean zero: by Hoeffding lambda sqrt(2)
             u sqrt(sum a_i^2 b_i^2). One that multiplies the sum by both instead errs by 2 u of it, below `accumulate`.
+            Where an override leaves the backward unquantised, its products are those of the dtype, TF32 included; what
+            the forward quantised, one operand of each, te dequantises into that dtype: lambda u sqrt(sum a_i^2 b_i^2)
+            (transformer_engine/pytorch/module/grouped_linear.py, `dequantize(dtype=ctx.activation_dtype)`).
+bias        An FP8 GEMM takes no bias in fp32, so that te rounds it to bf16 (ibid., `bias_dtype = torch.bfloat16`): u of
+            bf16 times the bias.
 narrow      FP8 tensor cores of Hopper align 32 products with their running sum, of each of which they keep the 14
             highest bits (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, sec. 3.5.2): cut off, 2^-14 of
             the largest M at a time in the mean, of one sign, n times. Of random terms M is a partial sum, of size
@@ -62,7 +67,7 @@ import math
 
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.dtype import FORMATS, FP32, TF32
+from gradcheck_cli.records.dtype import BF16, FORMATS, FP32, TF32
 from gradcheck_cli.records.observation import ROLES, Role
 from gradcheck_cli.records.recipe import Recipe, recipe_of
 from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
@@ -102,14 +107,12 @@ NEARER = 4.0
 def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
     """The coefficients of every role's bound; `compute/contents.py` applies them element by element."""
     stored = FORMATS[case.dtype]
-    tf32 = case.dtype == "fp32" and candidate.fp32_products == "tf32"
     uniform = case.grad_output == "expanded"
-
     recipe = recipe_of(case)
 
     def of(role: Role) -> Rounding:
         hook = candidate.main_grad_written_by == "hook"
-        fp8 = role != "bgrad" and on_fp8_tensor_cores(recipe, candidate)
+        fp8 = role != "bgrad" and in_fp8(case, role) and on_fp8_tensor_cores(recipe, candidate)
         fused = role in WEIGHTS and case.fuse_wgrad_accumulation
         return Rounding(
             store=stored.unit_roundoff,
@@ -117,8 +120,9 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
             buffer=FORMATS[case.main_grad_dtype].unit_roundoff if fused else stored.unit_roundoff,
             accumulate=FP32.unit_roundoff,
             linear=uniform and role == "bgrad",
-            operands=0.0 if role == "bgrad" else _operands(recipe, tf32=tf32),
+            operands=0.0 if role == "bgrad" else _operands(case, candidate, role),
             narrow=FP8_ACCUMULATOR if fp8 else 0.0,
+            bias=BF16.unit_roundoff if fp8 and role == "fprop" and case.dtype == "fp32" else 0.0,
             promoted=PROMOTED if fp8 and not (role == "fprop" and recipe and recipe.scale == "quotient") else 0,
             lambda_=LAMBDA,
             rounds_before_adding=hook or not fused,
@@ -127,10 +131,19 @@ def rounding(case: Case, candidate: Candidate) -> dict[Role, Rounding]:
     return {role: of(role) for role in ROLES if is_chain(case) or role not in OF_A_CHAIN}
 
 
-def _operands(recipe: Recipe | None, *, tf32: bool) -> float:
-    if recipe:
-        return LAMBDA * math.sqrt(2) * FP32.unit_roundoff if recipe.scale == "quotient" else 0.0
-    return 2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 else 0.0
+def _operands(case: Case, candidate: Candidate, role: Role) -> float:
+    recipe, tf32 = recipe_of(case), case.dtype == "fp32" and candidate.fp32_products == "tf32"
+    inverse = LAMBDA * math.sqrt(2) * FP32.unit_roundoff if recipe and recipe.scale == "quotient" else 0.0
+    if in_fp8(case, role):
+        return inverse
+    left = case.quantized_model_init or case.backward_override == "dequantized"
+    dequantised = LAMBDA * FORMATS[case.dtype].unit_roundoff if left and candidate.needs_cuda else 0.0
+    return inverse + dequantised + (2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 else 0.0)
+
+
+def in_fp8(case: Case, role: Role) -> bool:
+    """Whether a recipe quantises both operands of a product: an override leaves the backward's in the case's dtype."""
+    return recipe_of(case) is not None and (role == "fprop" or case.backward_override == "none")
 
 
 def on_fp8_tensor_cores(recipe: Recipe | None, candidate: Candidate) -> bool:

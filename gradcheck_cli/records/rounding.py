@@ -10,7 +10,7 @@ class Rounding(Record, frozen=True, kw_only=True):
 
     Per element, for a value r that is a sum of n products with scale S = sum |a||b| and energy Q = sqrt(sum a^2 b^2):
 
-        fixed = store * (|r| + |partial results stored on the way|) + floor * (number of roundings)
+        fixed = store * (|r| + |partial results stored on the way|) + floor * (number of roundings) + bias * |b|
         free  = (accumulate * growth(n) + narrow * sqrt(min(n, promoted))) * S
         bound = fixed + lambda_ * free + operands * Q
     """
@@ -22,6 +22,7 @@ class Rounding(Record, frozen=True, kw_only=True):
     linear: bool  # growth(n) is n (worst case, as of terms of one sign) instead of sqrt(n) (mean-zero errors)
     narrow: float = 0.0  # of an accumulator of fewer bits than fp32 that products meet in first; 0 where there is none
     promoted: int = 0  # so many products meet there before their sum is added in fp32; 0 where all do
+    bias: float = 0.0  # unit roundoff of the dtype that a bias is rounded to before it is added; 0 where it is its own
     operands: float  # rounding of the operands, its own factor included; 0 where they are exact
     lambda_: float
     rounds_before_adding: bool  # each microbatch is rounded to `store` before it meets the buffer
