@@ -239,7 +239,7 @@ def test_a_case_that_never_ran_is_counted_and_in_no_rule() -> None:
 
 
 SEEDS = {
-    "te-2.14.1-h200/issue-3234-cublas-13.5": (4, 4, 0, 8),
+    "versions-h200/issue-3234-cublas-13.5/2.14.1": (4, 4, 0, 8),
     "te-2.17.1-h200/issue-3234-cublas-13.1": (4, 4, 0, 6),
     "te-2.17.1-h200/issue-3234-cublas-13.5": (4, 4, 0, 8),
     "te-2.17.1-h200/core-cublas-13.1": (24, 24, 0, 30),
