@@ -113,7 +113,9 @@ def random_quantised(drawn: random.Random, provider: str, apis: list[str]) -> Ca
     while True:
         case, multiple = any_case(drawn, provider, apis), drawn.choice([ROWS, BLOCK])
         axes = {"recipe": drawn.choice(RECIPES), "num_gemms": size(drawn, 8)}
-        axes["backward_override"] = drawn.choice(["none"] * 4 + ["high_precision", "dequantized"])
+        # The op reads no override, and is another case with one.
+        overrides = ["none"] if case.api == "op" else ["none"] * 4 + ["high_precision", "dequantized"]
+        axes["backward_override"] = drawn.choice(overrides)
         splits = [
             0 if drawn.random() < 1 / 4 else multiple * size(drawn, 512 // multiple) for _ in range(axes["num_gemms"])
         ]
