@@ -19,6 +19,7 @@ from gradcheck_cli.reporters.files import write_whole
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.reproduce import archive, tensors
 from gradcheck_cli.reproduce.minimise import FLOORS, Budget
+from gradcheck_cli.unpacked import Unpacked
 
 BUDGET = Budget(300, 600.0, FLOORS["report"])
 MOST_SCRIPTS = 3  # of the kinds of one fault
@@ -31,6 +32,7 @@ class Options(NamedTuple):
     timeout: float = 60.0
     no_run: bool = False
     output: Path | None = None
+    te: Unpacked | None = None
 
 
 def bundle(folder: Path, case: str, options: Options) -> int:
@@ -67,7 +69,7 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
     """The same with what was run here: the smallest case, scripts, where; and the tensors of the failing script."""
     try:
         case = selection.parse(told.verdict.case)
-        with reproducing.bench(case, options.device, options.timeout) as on:
+        with reproducing.bench(case, options.device, options.timeout, options.te) as on:
             said(f"running {case}")
             failure = reproducing.red(on, case, recorded(told, told.verdict))
             said("looking for the smallest case that fails alike")
@@ -81,7 +83,7 @@ def _reproduced(told: issue.Told, options: Options, said: Callable[[str], None])
                 shown = larger if larger.shows and (larger.variant or not shown.shows) else shown
             more = _more(on, told, shown.case, said) if shown.shows else []
             made = told._replace(minimised=small, scripted=shown, more=more, here=on.environment)
-            return made, reproducing.tensors_of(shown, on.limit)
+            return made, reproducing.tensors_of(shown, on.limit, on.first)
     except UsageError as error:
         raise UsageError(f"{error}\n--no-run makes a bundle of what the files say, without a script") from None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,14 @@ MOST_VARIANTS = 3  # tried before a script is shown without one
 STARTS, LEAST_START = 2, 10.0
 
 
+class Where(NamedTuple):
+    """On which device a case is run, for how many seconds, and under which Transformer Engine that is not installed."""
+
+    device: str = ""
+    timeout: float = 60.0
+    te: Unpacked | None = None
+
+
 class Bench:
     """A worker that judges one case after another, and remembers."""
 
@@ -68,6 +77,11 @@ class Bench:
     def _ready(self, environment: Environment) -> None:
         self.environment = environment
         self._start = max(self._start, time.monotonic() - self._asked)
+
+    @property
+    def first(self) -> list[str]:
+        """What stands before everything else that a script imports, as before what a worker does."""
+        return [str(self.executor.te.folder)] if self.executor.te else []
 
     @property
     def limit(self) -> float:
@@ -127,10 +141,10 @@ def _whole(failure: Failure) -> str:
     return f"{failure}: {failure.message}" if failure.message else str(failure)
 
 
-def minimise_case(text: str, device: str, timeout: float, budget: Budget, output: Path | None) -> int:
+def minimise_case(text: str, where: Where, budget: Budget, output: Path | None) -> int:
     """Print each attempt and the smallest case; 0."""
     case, console = selection.parse(text), open_console()
-    with bench(case, device, timeout) as on:
+    with bench(case, *where) as on:
         reproduction.step(f"starting a worker, and running {case}")
         red(on, case)
         found = smallest(on, case, budget, lambda attempt: reproduction.attempt(attempt, console))
@@ -157,10 +171,10 @@ def smallest(
     return minimise(case, first, on.judged, budget, lambda: time.monotonic() - on.began, told)
 
 
-def script_case(text: str, device: str, timeout: float, output: Path | None) -> int:
+def script_case(text: str, where: Where, output: Path | None) -> int:
     """Print a script that was seen to show the failure, or write it; 1 where no script shows it."""
     case, console = selection.parse(text), open_console()
-    with bench(case, device, timeout) as on:
+    with bench(case, *where) as on:
         reproduction.step(f"starting a worker, and running {case}")
         red(on, case)
         shown = script_of(on, case, reproduction.step, contrast=False)
@@ -191,7 +205,7 @@ def script_of(
         if what == CONTROL and script in on.controls:
             return on.controls[script]
         told(f"running {what}")
-        ran = execute(script, on.limit)
+        ran = execute(script, on.limit, on.first)
         if what == CONTROL:
             on.controls[script] = ran
         return ran
@@ -209,6 +223,6 @@ def script_of(
     )
 
 
-def tensors_of(shown: Scripted, timeout: float) -> bytes:
+def tensors_of(shown: Scripted, timeout: float, first: Sequence[str] = ()) -> bytes:
     """A safetensors file of what the script of a failure holds; empty where it shows none in tensors."""
-    return held(shown.script, lambda text, folder: execute_in(folder, text, timeout)) if shown.shows else b""
+    return held(shown.script, lambda text, folder: execute_in(folder, text, timeout, first)) if shown.shows else b""

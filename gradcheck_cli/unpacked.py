@@ -36,6 +36,15 @@ def every(paths: Sequence[Path]) -> list[Unpacked]:
     return [one for _, one in sorted(by_version.items())]
 
 
+def one(paths: Sequence[Path]) -> Unpacked | None:
+    """The only one of those that are named, None where none is; UsageError where several are."""
+    found = every(paths)
+    if len(found) > 1:
+        versions = " and ".join(each.version for each in found)
+        raise UsageError(f"--te: expected one version, found {versions}; name the one under which the case fails")
+    return found[0] if found else None
+
+
 def unpacked(path: Path) -> Unpacked:
     """The Transformer Engine in a folder; UsageError says what is missing there."""
     if not path.is_dir():

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradcheck_cli.records.scripted import Ran
@@ -25,12 +26,12 @@ class Again:
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
-    def execute(self, script: str, timeout: float) -> Ran:
+    def execute(self, script: str, timeout: float, first: Sequence[str] = ()) -> Ran:
         """What comes of it, as `execute` says it."""
         if script in self._seen or "gradcheck_cli" not in script:  # as the lines of torch's own layer
             return forked(script, timeout)
         self._seen.add(script)
-        return execute(script, timeout)
+        return execute(script, timeout, first)
 
 
 def forked(script: str, timeout: float) -> Ran:

@@ -42,7 +42,7 @@ LEGACY = f"te:api=module:path=legacy:single_grouped_weight=1:{SMALL}"
 RIGHT = f"te:api=module:{SMALL}"
 
 RECORDED = {
-    version: ROOT / "reports" / f"te-{version}-h200" / "issue-3234-cublas-13.5"
+    version: ROOT / "reports" / "versions-h200" / "issue-3234-cublas-13.5" / version
     for version in ("2.14.1", "2.16.1", "2.17.1", "2.18.0", "2.19.0", "2.20.2")
 }
 SINGLE = "single_grouped_weight"
@@ -419,9 +419,42 @@ def test_doctor_looks_at_each_version(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_readme_says_of_the_recorded_versions_what_was_recorded() -> None:
     section = (ROOT / "README.md").read_text("utf-8").partition("\n## Versions side by side\n")[2].partition("\n## ")[0]
+    (named,) = re.findall(r"^\| cells with \| (.*) \|$", section, flags=re.MULTILINE)
+    assert named.split(" | ") == list(RECORDED)
     told = dict(re.findall(r"^\| `([\w=:]+)` \| (.*) \|$", section, flags=re.MULTILINE))
-    assert told.pop("te:api=module").split(" | ") == list(RECORDED)
-    reports = recorded(lambda case: ":api=module" in case).values()
-    for single in (0, 1):
-        found = [{one.outcome.value for one in report.verdicts if one.axes[SINGLE] == single} for report in reports]
-        assert [{outcome} for outcome in told[f"{SINGLE}={single}"].split(" | ")] == found
+    verdicts = [report.verdicts for report in recorded(lambda _: True).values()]
+    cells = [{one.case for one in verdicts[0] if _has(one, axes)} for axes in told]
+    assert set().union(*cells) == {one.case for one in verdicts[0]}
+    for axes, outcomes in told.items():
+        found = [{one.outcome.value for one in report if _has(one, axes)} for report in verdicts]
+        assert [{outcome} for outcome in outcomes.split(" | ")] == found, axes
+
+
+def _has(one: Verdict, axes: str) -> bool:
+    return all(str(one.axes[name]) == value for name, value in (part.split("=") for part in axes.split(":")))
+
+
+# --- one case, under one version that is not installed
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_script_and_the_smallest_case_are_made_under_the_version_that_is_named(tmp_path: Path) -> None:
+    faulty, right = unpack(tmp_path, "2.17.1"), unpack(tmp_path, "2.20.2")
+    shown = typed("script", LEGACY, *te(faulty), "--device", "cpu", "--output", str(tmp_path / "shown.py"))
+    assert (shown.code, "fails 3 of 3, the variant with single_grouped_weight=0 passes 3 of 3" in shown.out) == (
+        0,
+        True,
+    )
+    assert "transformer_engine 2.17.1" in (tmp_path / "shown.py").read_text("utf-8")
+    smallest = typed("minimise", LEGACY, *te(faulty), "--device", "cpu", "--max-runs", "3")
+    assert smallest.code == 0
+    assert "single_grouped_weight=1" in smallest.out
+    passes = typed("script", RIGHT, *te(right), "--device", "cpu")
+    assert (passes.code, "is PASSED" in passes.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ("script", "minimise"))
+def test_a_case_fails_under_one_version(command: str, tmp_path: Path) -> None:
+    done = typed(command, LEGACY, *te(unpack(tmp_path, "2.17.1"), unpack(tmp_path, "2.20.2")))
+    assert done.code == 2
+    assert "expected one version, found 2.17.1 and 2.20.2; name the one under which the case fails" in done.err

@@ -71,6 +71,10 @@ TeOption = Annotated[
     list[Path],
     option("--te", "A folder with an unpacked Transformer Engine, for the workers; repeatable.", metavar="PATH"),
 ]
+OneTeOption = Annotated[
+    list[Path],
+    option("--te", "A folder with an unpacked Transformer Engine, not the installed one.", metavar="PATH"),
+]
 QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
 ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
 VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]

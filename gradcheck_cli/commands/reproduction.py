@@ -11,6 +11,7 @@ from gradcheck_cli.commands.options import (
     Bare,
     CaseArgument,
     DeviceOption,
+    OneTeOption,
     RunArgument,
     TeOption,
     TimeoutOption,
@@ -50,14 +51,16 @@ def minimise(
     runs: RunsOption = 300,
     seconds: SecondsOption = 600.0,
     floor: FloorOption = "none",
+    te: OneTeOption = [],  # noqa: B006
     output: TrailOption = None,
 ) -> None:
     """The smallest case that fails alike. Every change that keeps the failure is kept."""
-    from gradcheck_cli import reproducing
+    from gradcheck_cli import reproducing, unpacked
     from gradcheck_cli.reproduce.minimise import Budget
 
     budget = Budget(runs, seconds, reproducing.floor_of(floor))
-    raise typer.Exit(reproducing.minimise_case(case, device, timeout, budget, output))
+    where = reproducing.Where(device, timeout, unpacked.one(te))
+    raise typer.Exit(reproducing.minimise_case(case, where, budget, output))
 
 
 @app.command(cls=Bare)
@@ -82,12 +85,17 @@ def bisect(
 
 @app.command(cls=Bare)
 def script(
-    case: CaseArgument, device: DeviceOption = "", timeout: TimeoutOption = 60.0, output: ScriptOption = None
+    case: CaseArgument,
+    device: DeviceOption = "",
+    timeout: TimeoutOption = 60.0,
+    te: OneTeOption = [],  # noqa: B006
+    output: ScriptOption = None,
 ) -> None:
     """A standalone script that shows the failure of a case. It was run in fresh processes before it is told."""
-    from gradcheck_cli import reproducing
+    from gradcheck_cli import reproducing, unpacked
 
-    raise typer.Exit(reproducing.script_case(case, device, timeout, output))
+    where = reproducing.Where(device, timeout, unpacked.one(te))
+    raise typer.Exit(reproducing.script_case(case, where, output))
 
 
 @app.command(cls=Bare)
@@ -97,12 +105,14 @@ def bundle(
     device: DeviceOption = "",
     timeout: TimeoutOption = 60.0,
     no_run: NoRunOption = False,  # noqa: FBT002
+    te: OneTeOption = [],  # noqa: B006
     output: BundleOption = None,
 ) -> None:
     """A bug report and an archive to attach. Names, addresses and tokens are taken out: read it all the same."""
-    from gradcheck_cli import bundling
+    from gradcheck_cli import bundling, unpacked
 
-    raise typer.Exit(bundling.bundle(folder, case, bundling.Options(device, timeout, no_run, output)))
+    options = bundling.Options(device, timeout, no_run, output, unpacked.one(te))
+    raise typer.Exit(bundling.bundle(folder, case, options))
 
 
 @app.command(cls=Bare)

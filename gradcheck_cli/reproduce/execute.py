@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
@@ -27,13 +28,16 @@ _FRAME = re.compile(r'  File ".*", line \d+')
 _CUT, _COMPARED = 300, 200
 
 
-def execute(script: str, timeout: float) -> Ran:
-    """Run a script as a user would, in an empty folder and a session of its own, which ends with it."""
+def execute(script: str, timeout: float, first: Sequence[str] = ()) -> Ran:
+    """Run a script as a user would, in an empty folder and a session of its own, which ends with it.
+
+    `first` are folders that stand before all others that it imports from.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        return execute_in(Path(folder), script, timeout)
+        return execute_in(Path(folder), script, timeout, first)
 
 
-def execute_in(folder: Path, script: str, timeout: float) -> Ran:
+def execute_in(folder: Path, script: str, timeout: float, first: Sequence[str] = ()) -> Ran:
     """The same in a folder in which what the script writes stays."""
     with tempfile.TemporaryFile() as output:
         file = folder / "script.py"
@@ -46,7 +50,7 @@ def execute_in(folder: Path, script: str, timeout: float) -> Ran:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # An interpreter told where to look by its parent's sys.path finds what the workers found.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*first, *(path for path in sys.path if path)])},
         )
         try:
             process.wait(timeout)
