@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+import torch
 from in_process import CPU, observed
 
 from gradcheck_cli import pipeline
@@ -204,10 +205,22 @@ def test_the_operators_of_torch_show_whether_a_grouped_gemm_ran(api: str) -> Non
     assert shown("gemm", names, "backward")
 
 
-def test_kernels_are_looked_at_once_a_configuration(loops: Engine) -> None:
-    assert looked_at(LOOP, loops) != []
-    assert looked_at(f"{LOOP}:seed=3:m_splits=5,0,9", loops) == []
+def test_kernels_are_looked_at_once_a_configuration(loops: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = looked_at(LOOP, loops)
     assert "forward: aten::addmm" in looked_at(f"{LOOP}:bias=1", loops)
+    monkeypatch.setattr(kernels, "profile", Closed)
+    # What is not looked at again launches what the first one did.
+    assert looked_at(f"{LOOP}:seed=3:m_splits=5,0,9", loops) == first != []
+    assert looked_at(f"{LOOP}:m_splits=all_empty", loops) == []
+
+
+def test_a_path_that_was_not_looked_at_has_no_kernels() -> None:
+    case, watched = Case.parse("te:api=module"), kernels.Kernels(torch.device("cpu"))
+    with watched.of(case)("forward"):
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+    assert watched.seen(case, "legacy", finished=True) == ["forward: aten::mm"]
+    assert watched.of(case) is kernels.unwatched
+    assert [watched.seen(case, path, finished=True) for path in ("legacy", "native")] == [["forward: aten::mm"], []]
 
 
 def test_a_case_without_tokens_does_not_stand_for_its_configuration(loops: Engine) -> None:

@@ -270,8 +270,7 @@ def test_nothing_applies_unless_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("version", ("2.14.1", "2.16.1", "2.18.0"))
 def test_the_shipped_file_covers_every_version_that_was_seen_to_fail(version: str, tmp_path: Path) -> None:
-    # Their observations cannot be judged again: what they were judged then is what is looked at.
-    done = typed("known", "add", str(REPORTS / f"te-{version}-h200/issue-3234-cublas-13.5"))
+    done = typed("known", "add", str(REPORTS / f"versions-h200/issue-3234-cublas-13.5/{version}"))
     assert (done.code, done.out.startswith("nothing to add")) == (0, True)
 
 

@@ -86,7 +86,7 @@ class Engine:
             channels=channels,
             mutants=job.mutants,
             effective=effective,
-            kernels=self._kernels.seen(case, finished=raised is None),
+            kernels=self._kernels.seen(case, str(effective.get("path", "")), finished=raised is None),
             warnings=warned(caught),
             raised=raised,
             seconds=time.perf_counter() - began,

@@ -58,7 +58,7 @@ class Kernels:
         # Kineto prints two lines a start into the log of what the candidate prints; whoever wants them says so.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         self._device = device
-        self._known: set[tuple[object, ...]] = set()
+        self._known: dict[tuple[object, ...], dict[str, list[str]]] = {}  # configuration -> path said -> names
         self._told = False
         self._names: set[str] = set()
 
@@ -70,18 +70,18 @@ class Kernels:
         """
         self._names = set()
         known = _configuration(case) in self._known and not _may_be_cutlass(case)
-        if known or not any(sum(case.splits(k)) for k in range(case.microbatches)):
-            return unwatched
-        return self._watched
+        return unwatched if known or not _has_tokens(case) else self._watched
 
-    def seen(self, case: Case, *, finished: bool) -> list[str]:
+    def seen(self, case: Case, path: str, *, finished: bool) -> list[str]:
         """`forward: aten::mm`, each once: the phase and the name of what was launched since `of`.
 
-        A configuration that finished is not looked at again.
+        A configuration that finished is not looked at again: a later case, where it says that it took the same path,
+        launched what the first one did.
         """
-        if self._names and finished:
-            self._known.add(_configuration(case))
-        return sorted(self._names)[:MOST]
+        names, of_configuration = sorted(self._names)[:MOST], self._known.get(_configuration(case), {})
+        if names and finished:
+            self._known.setdefault(_configuration(case), {})[path] = names
+        return names or (of_configuration.get(path, []) if _has_tokens(case) else [])
 
     @contextmanager
     def _watched(self, phase: Phase) -> Iterator[None]:
@@ -128,6 +128,10 @@ class Kernels:
         if not self._told:
             sys.stderr.write(f"the kernels of some cases are not known: torch's profiler gave none ({why})\n")
         self._told = True
+
+
+def _has_tokens(case: Case) -> bool:
+    return any(sum(case.splits(k)) for k in range(case.microbatches))
 
 
 def _may_be_cutlass(case: Case) -> bool:
