@@ -34,7 +34,7 @@ class Again:
         return execute(script, timeout, first)
 
 
-def forked(script: str, timeout: float) -> Ran:
+def forked(script: str, timeout: float, _: Sequence[str] = ()) -> Ran:
     """What comes of it in a new fork."""
     with tempfile.TemporaryDirectory() as folder:
         file, output, code = Path(folder, "script.py"), Path(folder, "output"), Path(folder, "code")

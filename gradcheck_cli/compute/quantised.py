@@ -37,7 +37,7 @@ BLOCK: dict[RecipeName, int] = {"Float8BlockScaling": 128, "MXFP8": 32}
 # there as well: DelayedScaling's kernel divides by a bare `/`, which --use_fast_math makes inexact, and te:api=module
 # keeps quantised weights from one microbatch to the next where it is told is_first_microbatch.
 CALIBRATED = ("torch",)
-NOT_CALIBRATED = "how FP8 tensor cores round the sums of random data is not calibrated on a device yet"
+NOT_CALIBRATED = "how sums of random data round is calibrated of plain torch alone so far, and not on FP8 tensor cores"
 EITHER_FIRST = "two uses of tied weights go backward in either order, and the scale of the second follows the first"
 
 Name = Literal["x", "weight", "grad_output"]
