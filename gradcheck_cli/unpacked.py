@@ -64,7 +64,9 @@ def unpacked(path: Path) -> Unpacked:
 
 
 def _none(path: Path, found: str) -> UsageError:
+    here = "" if path != Path() else " (an empty part of GRADCHECK_TE, as in A::B, names the current folder)"
     return UsageError(
-        f"--te {path}: expected a folder that holds {PACKAGE}/ and one {PACKAGE}-VERSION.dist-info, found {found}; "
+        f"--te {path}: expected a folder that holds {PACKAGE}/ and one {PACKAGE}-VERSION.dist-info, "
+        f"found {found}{here}; "
         f"name the folder into which one version was installed: pip install --no-deps --target FOLDER ..."
     )

@@ -272,6 +272,13 @@ def test_the_variable_names_several_as_path_does(folders: Path) -> None:
     assert f"--te {folders / 'again'}: expected a version that no other --te has" in done.err
 
 
+def test_an_empty_part_of_the_variable_is_told_as_what_it_is(folders: Path) -> None:
+    done = child("run", GRADCHECK_TE=f"{folders / '2.17.1'}::{folders / '2.20.2'}")
+    assert done.code == 2
+    assert "--te .: expected a folder" in done.err
+    assert "an empty part of GRADCHECK_TE, as in A::B, names the current folder" in " ".join(done.err.split())
+
+
 # --- real workers
 
 
