@@ -45,12 +45,17 @@ def bisect(text: str, te: Sequence[Path], options: Options, form: str) -> int:
 
     search(len(versions), result, everything=options.everything)
     in_order = [tried[one.version] for one in versions if one.version in tried]
+    changed = changes([(one.version, one.verdict) for one in in_order])
+    beside = {version for change in changed for version in (change.old, change.new)}
+    for one in [one for one in versions if one.version in beside]:
+        told.step(f"running it once more under Transformer Engine {one.version}")
+        _require_again(case, tried[one.version], _tried(case, one, options))
     found = Bisection(
         gradcheck=__version__,
         case=str(case),
         versions=[one.version for one in versions],
         tried=list(tried.values()),
-        changes=changes([(one.version, one.verdict) for one in in_order]),
+        changes=changed,
         not_run=[one.version for one in versions if one.version not in tried],
         seconds=time.monotonic() - began,
     )
@@ -78,6 +83,16 @@ def _tried(case: Case, te: Unpacked, options: Options) -> Tried:
             f"Transformer Engine {te.version} cannot be run here, and says neither right nor wrong: leave it out, "
             f"or mend this first.\n{error}"
         ) from error
+
+
+def _require_again(case: Case, first: Tried, second: Tried) -> None:
+    """HarnessError where a version gives two results: what comes and goes there is no change between versions."""
+    if same(first.verdict) != same(second.verdict):
+        raise HarnessError(
+            f"Transformer Engine {first.version} makes something else of {case} each time: {told.result(first)}; and "
+            f"once more {told.result(second)}. That is no change between versions: run it there several times, "
+            f"gradcheck run --case '{case}' --te ..., and report what comes and goes"
+        )
 
 
 def _exit_code(found: Bisection) -> int:

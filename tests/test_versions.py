@@ -408,6 +408,24 @@ def test_what_is_the_same_under_every_version_is_a_finding_or_nothing_executed(
     assert (found["changes"], found["versions"]) == ([], versions.split())
 
 
+ONCE = """
+import pathlib
+
+if (counted := pathlib.Path({!r})).exists():
+    def GroupedLinear(**_): raise RuntimeError("now and then")
+counted.touch()
+"""
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_what_comes_and_goes_under_a_version_is_no_change_between_versions(tmp_path: Path) -> None:
+    made = [unpack(tmp_path, "2.17.1", more=ONCE.format(str(tmp_path / "counted"))), unpack(tmp_path, "2.20.2")]
+    done = typed("bisect", "--case", NATIVE, *te(*made), "--device", "cpu")
+    assert (done.code, done.out) == (3, "")
+    assert "Transformer Engine 2.17.1 makes something else of" in done.err
+    assert "wgrad MISSING (none); and once more case RAISED (RuntimeError)" in done.err
+
+
 @pytest.mark.usefixtures("on_a_cpu")
 def test_a_version_that_cannot_be_run_ends_a_bisection_and_is_named(tmp_path: Path) -> None:
     broken = unpack(tmp_path, "2.16.1", more="raise ImportError('undefined symbol')\n")

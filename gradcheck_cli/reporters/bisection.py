@@ -41,7 +41,7 @@ def show(found: Bisection, form: str, console: Console) -> None:
     width = max(map(len, found.versions))
     for version in found.versions:
         one = by_version.get(version)
-        said = Text(_result(one), style=style(one.verdict.outcome)) if one else Text("not run", style="dim")
+        said = Text(result(one), style=style(one.verdict.outcome)) if one else Text("not run", style="dim")
         console.print(Text.assemble(f"  {version:{width}}  ", said), soft_wrap=True)
     for change in found.changes:
         console.print(Text(_change(change, by_version), style=_STYLES.get(change.kind, "bold yellow")), soft_wrap=True)
@@ -49,7 +49,7 @@ def show(found: Bisection, form: str, console: Console) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def _result(one: Tried) -> str:
+def result(one: Tried) -> str:
     """`PASSED`; of what is red every failure, `wgrad MISSING (none)`; of a refusal its own words."""
     verdict = one.verdict
     told = list(faults(verdict).values())
