@@ -6,9 +6,12 @@ import math
 
 import msgspec
 import pytest
+import torch
 
 from gradcheck_cli import plugins
+from gradcheck_cli.compute.contents import stored
 from gradcheck_cli.compute.products import gamma
+from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.judge.bounds import LAMBDA, TF32_LAMBDA, rounding
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ROLES, Role
@@ -128,3 +131,17 @@ def test_only_a_bias_in_fp32_is_rounded_for_an_fp8_gemm(dtype: str, granted: flo
     case = f"dtype={dtype}:bias=1"
     assert of(f"{TE}:{case}:{CURRENT}", "fprop").bias == granted
     assert of(f"{TE}:{case}", "fprop").bias == of(f"{TORCH}:{case}:{CURRENT}", "fprop").bias == 0
+
+
+def test_what_a_bias_is_rounded_by_is_granted_to_each_row_of_its_expert() -> None:
+    case = Case.parse(f"{TORCH}:dtype=fp32:{CURRENT}:bias=1:m_splits=16,32:in_features=16:out_features=16")
+    reference, own = prepare(case, "normal", torch.device("cpu")), of(str(case), "fprop")
+    rounded = msgspec.structs.replace(own, bias=2.0**-8)
+    plain, granted = (stored(case, reference, one, "fprop", 0).fixed for one in (own, rounded))
+    bias = reference.inputs.bias
+    assert bias is not None
+    assert plain is not None
+    assert granted is not None
+    rows = bias.double().abs().repeat_interleave(torch.tensor([16, 32]), dim=0)
+    assert torch.allclose(granted - plain, 2.0**-8 * rows, rtol=1e-9)
+    assert rows.min() > 0
