@@ -39,7 +39,7 @@ schemas: $(STAMP)
 
 # After a change of an axis, a constraint or a matrix that has a cover: cases/*.cover, generated anew in some minutes.
 covers: $(STAMP)
-	$(BIN)/python -m gradcheck_cli.cover
+	$(BIN)/python -m gradcheck_cli.matrices.cover
 
 setup: $(STAMP)
 

@@ -25,10 +25,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gradcheck_cli import matrix, pipeline, plugins
+from gradcheck_cli import pipeline, plugins
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected
 from gradcheck_cli.judge.slots import buffers
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.base import Record, from_json, to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment

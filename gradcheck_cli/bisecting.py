@@ -7,10 +7,11 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gradcheck_cli import __version__, matrix, plugins, reproducing, selection, side_by_side, unpacked
+from gradcheck_cli import __version__, plugins, reproducing, selection, side_by_side, unpacked
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.judge.bisection import changes, search
 from gradcheck_cli.judge.versions import same
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.versions import Bisection, Tried
 from gradcheck_cli.reporters import bisection as told

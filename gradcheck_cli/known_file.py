@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from gradcheck_cli import matrix
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.expression import compile_expression
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.failure import named, worded
 from gradcheck_cli.records.known import CPU, VERSIONED, KnownFailure
 from gradcheck_cli.records.observation import Role

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from gradcheck_cli import installed, matrix, plugins, selection, unpacked
+from gradcheck_cli import installed, plugins, selection, unpacked
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import contract as delivery
+from gradcheck_cli.matrices import matrix
 
 
 def cases(asked: selection.Asked, te: Sequence[Path], *, excluded: bool) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, get_args
 
-from gradcheck_cli import matrix
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gradcheck_cli import __version__, installed, matrix, pipeline, plugins, selection
+from gradcheck_cli import __version__, installed, pipeline, plugins, selection
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.conclude import conclude, excluded
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, failure_of, worst_failure

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from gradcheck_cli import installed, matrix, plugins
+from gradcheck_cli import installed, plugins
 from gradcheck_cli.errors import NothingSelected, UsageError
 from gradcheck_cli.expression import compile_expression
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case

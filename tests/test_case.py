@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck_cli import matrix, plugins
+from gradcheck_cli import plugins
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.case import AXES, Case, allowed_values
 

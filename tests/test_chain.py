@@ -12,7 +12,7 @@ import torch
 from in_process import CPU, engine, verdict
 from test_mutants import judged as proved
 
-from gradcheck_cli import matrix, pipeline
+from gradcheck_cli import pipeline
 from gradcheck_cli.compute.chain import Near, bent, carried, half_spacing, multiplied
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.observe import observe
@@ -21,6 +21,7 @@ from gradcheck_cli.compute.providers import torch_op_mlp
 from gradcheck_cli.compute.reference import NO_INTEGERS, prepare
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS
 from gradcheck_cli.records.observation import Observation, Role

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gradcheck_cli import cover, matrix, plugins
-from gradcheck_cli.constraints import CONSTRAINTS
+from gradcheck_cli import plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.expression import axes_named, compile_expression
-from gradcheck_cli.matrix_file import Axis, Block
+from gradcheck_cli.matrices import cover, matrix
+from gradcheck_cli.matrices.constraints import CONSTRAINTS
+from gradcheck_cli.matrices.matrix_file import Axis, Block
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment

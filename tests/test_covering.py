@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck_cli import matrix, plugins
+from gradcheck_cli import plugins
 from gradcheck_cli.expression import compile_expression
 from gradcheck_cli.judge.covering import covering
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 
 POINTS = matrix.enumerate_cases(matrix.load("core"), [plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]], 0)

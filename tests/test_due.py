@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from in_process import verdict
 from test_mutants import judged, phases
 
-from gradcheck_cli import matrix, pipeline
+from gradcheck_cli import pipeline
 from gradcheck_cli.compute.contents import contents
 from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected, in_words
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import Due, due
 from gradcheck_cli.records.observation import Fill

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradcheck_cli import matrix, plugins
+from gradcheck_cli import plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.expression import compile_expression
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 
 CASES = [

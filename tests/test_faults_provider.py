@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from in_process import engine, verdict
 
-from gradcheck_cli import listing, matrix, pipeline, plugins, selection
+from gradcheck_cli import listing, pipeline, plugins, selection
 from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.battery import APIS, ENDINGS, MUTANTS
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from known_files import ALL, LINK, UNNAMED, entry, written
 
-from gradcheck_cli import known_editing, known_file, matrix
+from gradcheck_cli import known_editing, known_file
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.known import VERSIONED, KnownFailure
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.verdict import Outcome

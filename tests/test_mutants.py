@@ -10,13 +10,14 @@ import msgspec
 import pytest
 from in_process import CPU, engine, verdict
 
-from gradcheck_cli import matrix, pipeline, plugins, selection
+from gradcheck_cli import pipeline, plugins, selection
 from gradcheck_cli.compute import mutants
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES
 from gradcheck_cli.compute.faults.values import VALUES
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import accuracy
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.battery import FAULTS, MUTANTS, needed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS

@@ -12,13 +12,13 @@ import pytest
 import torch
 from test_te_providers import STAND_IN, Machine, finding, judged
 
-from gradcheck_cli import matrix
 from gradcheck_cli.compute import quantised
 from gradcheck_cli.compute.attached import named
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.lent import Loans, loaded
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.effective import ran_all_the_same
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen

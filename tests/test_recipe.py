@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process import CPU, engine, observed, seen_by, verdict
 
-from gradcheck_cli import matrix, pipeline
+from gradcheck_cli import pipeline
 from gradcheck_cli.compute import inputs, quantised, reference
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.providers.torch_quantised import E4M3, E5M2, Quantiser
 from gradcheck_cli.compute.quantised import SUMMED
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.capability import closed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment

@@ -8,11 +8,12 @@ import pytest
 import torch
 from in_process import engine, verdict
 
-from gradcheck_cli import matrix, pipeline, plugins
+from gradcheck_cli import pipeline, plugins
 from gradcheck_cli.compute import reference
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.reference import LARGEST_KEPT, Reference, compute, in_units, prepare
 from gradcheck_cli.errors import HarnessError
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, Fill, Role
 from gradcheck_cli.records.roles import is_chain

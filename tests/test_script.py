@@ -16,7 +16,8 @@ import torch
 from commands import typed, variables
 from forked import Again
 
-from gradcheck_cli import matrix, plugins, reproducing
+from gradcheck_cli import plugins, reproducing
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import Failure, worst_failure

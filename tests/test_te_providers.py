@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pytest
 from commands import typed
 
-from gradcheck_cli import installed, matrix, pipeline, plugins
+from gradcheck_cli import installed, pipeline, plugins
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.judge.conclude import conclude
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict

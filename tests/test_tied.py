@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from in_process import CPU, engine
 from test_mutants import judged, phases
 
-from gradcheck_cli import matrix, pipeline
+from gradcheck_cli import pipeline
 from gradcheck_cli.compute.contents import accumulated
 from gradcheck_cli.compute.orders import in_any_order
 from gradcheck_cli.compute.products import Exact
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import expected, in_words
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import paired, steps_of
 from gradcheck_cli.records.observation import Observation

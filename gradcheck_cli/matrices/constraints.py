@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradcheck_cli.constraint import Constraint
-from gradcheck_cli.recipe_constraints import RECIPES
+from gradcheck_cli.matrices.constraint import Constraint
+from gradcheck_cli.matrices.recipe_constraints import RECIPES
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import overwriting_at_all

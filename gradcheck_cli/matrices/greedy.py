@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradcheck_cli.space import Domains, Space
+from gradcheck_cli.matrices.space import Domains, Space
 
 # How far below the best a choice may be that ends the search for a better one, by strength: of triples there are too
 # many to weigh them all for each choice.

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from gradcheck_cli.constraints import CONSTRAINTS
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.matrix_file import NOT, Block, Matrix, MatrixFile
+from gradcheck_cli.matrices.constraints import CONSTRAINTS
+from gradcheck_cli.matrices.matrix_file import NOT, Block, Matrix, MatrixFile
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
@@ -68,7 +68,7 @@ def folder(package: Path) -> Path:
 
 
 def _files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(folder(Path(__file__).parent).glob("*.toml"))}
+    return {path.stem: path for path in sorted(folder(Path(__file__).parent.parent).glob("*.toml"))}
 
 
 def _product(block: Block, candidate: Candidate, seed: int) -> list[Case]:

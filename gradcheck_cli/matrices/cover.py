@@ -1,6 +1,6 @@
 """Which few cases hold every pair of axis values? Writes the cover of a matrix file, and says what a cover covers.
 
-`python -m gradcheck_cli.cover` writes those of `cases/` anew; with names of matrix files, theirs.
+`python -m gradcheck_cli.matrices.cover` writes those of `cases/` anew; with names of matrix files, theirs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli import matrix, plugins
-from gradcheck_cli.apart import APART
-from gradcheck_cli.greedy import Ledger, rows
-from gradcheck_cli.matrix_file import COVER, Block
+from gradcheck_cli import plugins
+from gradcheck_cli.matrices import matrix
+from gradcheck_cli.matrices.apart import APART
+from gradcheck_cli.matrices.greedy import Ledger, rows
+from gradcheck_cli.matrices.matrix_file import COVER, Block
+from gradcheck_cli.matrices.space import Space, Values
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.reporters.folding import KEY
-from gradcheck_cli.space import Space, Values
 
 
 class Held(Record, frozen=True, kw_only=True):
@@ -33,7 +34,8 @@ def written(path: Path) -> str:
     """The cover of a matrix file as text: the ids of every built-in layer, each in a line, as they were generated."""
     block = matrix.covered(matrix.load(str(path)))
     lines = [
-        f"# Every {block.cover} values of {path.name}, layer by layer; written by `python -m gradcheck_cli.cover`."
+        f"# Every {block.cover} values of {path.name}, layer by layer; "
+        f"written by `python -m gradcheck_cli.matrices.cover`."
     ]
     for provider, api in layers():
         lines += [str(case) for case in cover(provider, api, block)]

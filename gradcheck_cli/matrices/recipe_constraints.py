@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradcheck_cli.constraint import Constraint
+from gradcheck_cli.matrices.constraint import Constraint
 
 RECIPES = (
     Constraint(

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gradcheck_cli.constraints import CONSTRAINTS
 from gradcheck_cli.expression import Predicate, axes_named, compile_expression
+from gradcheck_cli.matrices.constraints import CONSTRAINTS
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.splits import FEWEST_EXPERTS
 
