@@ -141,13 +141,6 @@ WHERE = {
         "te:api=module:recipe=DelayedScaling:save_original_input=1:frozen_weights=all",
         RUNS,
     ),
-    "an override that the op does not read": (
-        "2.20.2",
-        (9, 0),
-        "13.5.0",
-        f"te:api=op:backward_override=dequantized:{QUANTISED.format('Float8CurrentScaling', '16,48', 256)}",
-        "none",
-    ),
     "native module of 2.18 asks cuBLAS first": ("2.18.0", (9, 0), "13.1.0", "te:api=module:path=native", LEGACY),
 }
 
@@ -233,7 +226,7 @@ def test_what_is_said_to_open_a_refusal_opens_it() -> None:
 def test_only_an_exception_that_is_due_is_a_refusal(
     te: str, capability: Version, cublas: str, asked: str, said: str
 ) -> None:
-    due = said not in (RUNS, LEGACY, "none")
+    due = said not in (RUNS, LEGACY)
     outcome = judged(Case.parse(asked), where(te, capability, cublas), said if due else ON_HOPPER)
     assert outcome is (Outcome.REFUSED if due else Outcome.RAISED)
 
@@ -584,3 +577,18 @@ def test_an_op_that_takes_another_path_than_the_table_says_is_not_the_case() -> 
     found = not_the_case(asked, seen, where("2.20.2", (9, 0), "13.5.0"))
     assert found is not None
     assert found.why == "asked path=native, and path=legacy ran."
+
+
+def test_an_override_that_a_candidate_ignores_is_another_case_and_no_refusal() -> None:
+    case = Case.parse(
+        f"te:api=op:backward_override=dequantized:{QUANTISED.format('Float8CurrentScaling', '16,48', 256)}"
+    )
+    ran = ChannelSeen(fill="exact", phases=[PhaseSeen(microbatch=0, phase="forward", slots=[])])
+    effective: dict[str, str | int] = {"path": "native", "recipe": "Float8CurrentScaling", "backward_override": "none"}
+    seen = Observation(case=str(case), ending="finished", channels=[ran], effective=effective)
+    here = where("2.20.2", (9, 0), "13.5.0")
+    assert closed(case, here) == []
+    assert fell_back(case, seen, here) is None
+    found = not_the_case(case, seen, here)
+    assert found
+    assert (found.outcome, found.diagnosis) == (Outcome.NOT_THE_CASE, "backward_override")

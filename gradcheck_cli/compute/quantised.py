@@ -16,7 +16,7 @@ from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import RecipeName
 from gradcheck_cli.records.observation import Role
-from gradcheck_cli.records.recipe import Recipe, recipe_of
+from gradcheck_cli.records.recipe import Recipe, in_fp8, recipe_of
 
 
 class Float8(NamedTuple):
@@ -63,7 +63,7 @@ def _runs(case: Case, role: Role) -> dict[Name, Along]:
     Weights that are kept quantised were never given otherwise: high_precision dequantises the same.
     """
     runs = SUMMED.get(role, {})
-    if role == "fprop" or case.backward_override == "none":
+    if in_fp8(case, role):
         return runs
     as_in_forward: list[Name] = ["x", "weight"] if case.backward_override == "dequantized" else []
     as_in_forward += ["weight"] if case.quantized_model_init else []

@@ -69,7 +69,7 @@ from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import BF16, FORMATS, FP32, TF32
 from gradcheck_cli.records.observation import ROLES, Role
-from gradcheck_cli.records.recipe import Recipe, recipe_of
+from gradcheck_cli.records.recipe import Recipe, in_fp8, recipe_of
 from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.rounding import Rounding
 
@@ -139,11 +139,6 @@ def _operands(case: Case, candidate: Candidate, role: Role) -> float:
     left = case.quantized_model_init or case.backward_override == "dequantized"
     dequantised = LAMBDA * FORMATS[case.dtype].unit_roundoff if left and candidate.needs_cuda else 0.0
     return inverse + dequantised + (2 * TF32_LAMBDA * TF32.unit_roundoff if tf32 else 0.0)
-
-
-def in_fp8(case: Case, role: Role) -> bool:
-    """Whether a recipe quantises both operands of a product: an override leaves the backward's in the case's dtype."""
-    return recipe_of(case) is not None and (role == "fprop" or case.backward_override == "none")
 
 
 def on_fp8_tensor_cores(recipe: Recipe | None, candidate: Candidate) -> bool:

@@ -8,6 +8,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.cutlass_gates import cutlass_gates
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gate import Gate
+from gradcheck_cli.records.recipe import in_fp8
 from gradcheck_cli.records.recipe_gates import recipe_gates
 
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
@@ -129,8 +130,7 @@ def _main_grad_gate(case: Case) -> Gate | None:
     Frozen weights have no wgrad GEMM (`weights[0].requires_grad`); of FP8 operands it writes bf16 beside any dtype.
     """
     accumulates = case.fuse_wgrad_accumulation and case.frozen_weights != "all"
-    in_fp8 = case.recipe != "none" and case.backward_override == "none"
-    if not accumulates or in_fp8 or case.main_grad_dtype in ("fp32", case.dtype):
+    if not accumulates or in_fp8(case, "wgrad") or case.main_grad_dtype in ("fp32", case.dtype):
         return None
     found = f"a {case.main_grad_dtype} main_grad beside {case.dtype} operands, for which cuBLASLt has no GEMM"
     return Gate(name="main_grad", found=found, unlock="main_grad_dtype=fp32 or dtype=bf16")

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import RecipeName
+from gradcheck_cli.records.observation import Role
 
 # Integers of these magnitudes have few enough significand bits for E4M3 (4), E5M2 (3) and, the first three, E2M1 (2).
 POWERS = (1, 2, 4)
@@ -79,6 +80,11 @@ assert {"none", *RECIPES} == set(get_args(RecipeName))  # noqa: S101
 def recipe_of(case: Case) -> Recipe | None:
     """The recipe of a case; None where nothing is quantised."""
     return RECIPES.get(case.recipe)
+
+
+def in_fp8(case: Case, role: Role) -> bool:
+    """Whether a recipe quantises both operands of a product: an override leaves the backward's in the case's dtype."""
+    return recipe_of(case) is not None and (role == "fprop" or case.backward_override == "none")
 
 
 OVERRIDDEN = {

@@ -38,7 +38,6 @@ def recipe_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _op_gate(recipe, case),
         _original_gate(recipe, case, environment),
         _override_gate(case, environment),
-        _op_override_gate(case),
         _packed_gate(recipe, case, environment),
     ]
 
@@ -119,14 +118,6 @@ def _override_gate(case: Case, environment: Environment) -> Gate | None:
         return None
     found = f"backward_override={case.backward_override}"
     return Gate(name="recipe_override", found=found, unlock="Transformer Engine 2.15 or newer")
-
-
-def _op_override_gate(case: Case) -> Gate | None:
-    """Nothing in pytorch/ops/basic/grouped_linear.py asks for it, up to 2.20.2."""
-    if case.backward_override == "none" or case.api != "op":
-        return None
-    found = f"backward_override={case.backward_override} of a fusible op, which reads none"
-    return Gate(name="recipe_op_override", found=found, unlock="api=module, or backward_override=none")
 
 
 def _rows_gate(recipe: Recipe, case: Case) -> Gate | None:

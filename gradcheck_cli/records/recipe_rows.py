@@ -52,11 +52,6 @@ RECIPE_ROWS = (
         name="original-needs-no-history", provider="te", api="module", since=(2, 9), gates=("recipe_original",),
         says=r"DelayedScaling recipe is not supported with save_original_input", raises="ValueError",
     ),
-    # Its forward keeps no override, and its backward looks for none.
-    Row(
-        name="op-reads-no-override", provider="te", api="op", since=(2, 13), gates=("recipe_op_override",),
-        falls_back_on=("backward_override",), falls_back_to="none",
-    ),
     # G parameters are registered and nothing is said.
     Row(
         name="module-keeps-weights-apart", provider="te", api="module", since=(2, 14), gates=("recipe_packed",),
