@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process import verdict
+from in_process import CPU, engine, verdict
 from test_mutants import judged, phases
 
 from gradcheck_cli import pipeline
 from gradcheck_cli.compute.contents import contents
+from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.compute.reference import prepare
+from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, expected, in_words
 from gradcheck_cli.matrices import matrix
+from gradcheck_cli.records.base import from_json, to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import Due, due
-from gradcheck_cli.records.observation import Fill
+from gradcheck_cli.records.observation import Fill, Observation
 from gradcheck_cli.records.verdict import Outcome
 
 SMALL = "bias=1:m_splits=5,0,9,3:in_features=16:out_features=24"
@@ -224,3 +228,23 @@ def test_the_only_expert_of_a_packed_bias_is_no_row_of_another_shape() -> None:
     assert found.outcome is Outcome.PASSED
     assert found.mutants is not None
     assert found.mutants.survived == []
+
+
+class LeavesNan(LoopLayer):
+    """A layer whose wgrads are not finite once they are computed."""
+
+    def backward_dw(self) -> None:
+        super().backward_dw()
+        for weight in self._weights:
+            weight.main_grad.fill_(torch.nan)
+
+
+def test_what_was_left_not_finite_before_a_wgrad_is_due_is_recorded_and_judged() -> None:
+    case = Case.parse(f"{FUSED}:delay_wgrad_compute=1")
+    seen = engine("test_due:LeavesNan").run(msgspec.structs.replace(pipeline.job(case), target="test_due:LeavesNan"))
+    assert from_json(to_json(seen), Observation) == seen
+    found = conclude(case, seen, CPU)
+    assert found.outcome is Outcome.NONFINITE
+    assert [(one.slot, one.outcome, one.experts) for one in found.findings] == [
+        ("wgrad[0]", Outcome.NONFINITE, [0, 1, 2, 3])
+    ]

@@ -16,6 +16,7 @@ from gradcheck_cli.compute.found import Found, Held
 from gradcheck_cli.compute.measure import Explain, delivered, deviation_per_expert, measure, shown_per_expert
 from gradcheck_cli.compute.products import Exact, growth
 from gradcheck_cli.compute.reference import prepare
+from gradcheck_cli.records.base import from_json, to_json
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import INFINITE, Buffer, Deviation, Role, SlotSeen
 from gradcheck_cli.records.rounding import Rounding
@@ -152,6 +153,16 @@ def test_an_element_that_is_not_finite_is_infinitely_wrong(odd: float) -> None:
     found = torch.tensor([[0.0, odd, 0.0]]).double()
     (one,) = deviation_per_expert(found, Content(value, wide, wide, wide), [1], 4.0, bounded=True)
     assert (one.differing, one.largest_error, one.worst) == (1, INFINITE, (0, 1))
+
+
+@pytest.mark.parametrize("odd", tuple(ODD.values()), ids=ODD)
+def test_what_was_not_finite_and_is_left_alone_does_not_differ(odd: float) -> None:
+    held_before, changed = torch.tensor([[0.0, odd, 0.0]]), torch.tensor([[0.0, 7.0, 0.0]])
+    for found, differing in ((held_before, 0), (changed, 1)):
+        (one,) = measured(held(found), {"before": Content(held_before.double())}, [1])
+        told = one.contents["before"]
+        assert told.differing == differing
+        assert from_json(to_json(one), SlotSeen) == one
 
 
 def test_an_error_where_the_bound_is_zero_is_beyond_every_bound() -> None:

@@ -147,24 +147,33 @@ def figure(value: float) -> float:
 
 
 def row_table(found: torch.Tensor, content: Content, lambda_: float | None) -> torch.Tensor:
-    """(8, R): each row's worst element; a non-finite element counts as infinitely wrong. No ratios without a lambda."""
+    """(8, R): each row's worst element; a non-finite element counts as infinitely wrong. No ratios without a lambda.
+
+    What a candidate has left behind may be a content, and not finite: left alone, it does not differ.
+    """
     value = nearest(found, content)
     if found.shape[1] == 0:
         return found.new_zeros(8, found.shape[0])
-    error = (found - value).abs().nan_to_num(nan=INFINITE, posinf=INFINITE)
+    same = (found == value) | (found.isnan() & value.isnan())
+    error = (found - value).abs().nan_to_num(nan=INFINITE, posinf=INFINITE).masked_fill(same, 0.0)
     ratios = [] if lambda_ is None else _ratios(error, content, lambda_)
     column = (ratios[0] if ratios else error).argmax(dim=1, keepdim=True)
     none = error.new_zeros(len(error))
     return torch.stack(
         [
-            (found != value).sum(1, dtype=torch.float64),
+            (~same).sum(1, dtype=torch.float64),
             error.amax(1),
             *([ratio.amax(1) for ratio in ratios] or [none] * 3),
             column[:, 0].double(),
-            value.gather(1, column)[:, 0],
-            found.gather(1, column)[:, 0].nan_to_num(nan=INFINITE, posinf=INFINITE, neginf=INFINITE),
+            _told(value.gather(1, column)[:, 0]),
+            _told(found.gather(1, column)[:, 0]),
         ]
     )
+
+
+def _told(elements: torch.Tensor) -> torch.Tensor:
+    """As a record can hold them: JSON has no number for what is not finite."""
+    return elements.nan_to_num(nan=INFINITE, posinf=INFINITE, neginf=INFINITE)
 
 
 def nearest(found: torch.Tensor, content: Content) -> torch.Tensor:
@@ -186,11 +195,15 @@ def _ratios(error: torch.Tensor, content: Content, lambda_: float) -> list[torch
 
 def residual_per_expert(found: torch.Tensor, contents: dict[str, Content], rows: list[int]) -> dict[str, list[float]]:
     """|found - content| / |expected| in the Frobenius norm over each expert's finite elements."""
-    finite = found.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    values = [content.value.reshape(found.shape) for content in contents.values()]
+    finite = _finite(found)
+    values = [_finite(content.value).reshape(found.shape) for content in contents.values()]
     squares = [(finite - value).square().sum(1) for value in values] + [values[0].square().sum(1)]
     parts = [np.sqrt(part.sum(axis=1)).tolist() for part in by_expert(torch.stack(squares), rows)]
     return {name: [relative(part[row], part[-1]) for part in parts] for row, name in enumerate(contents)}
+
+
+def _finite(elements: torch.Tensor) -> torch.Tensor:
+    return elements.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def relative(distance: float, expected: float) -> float:
