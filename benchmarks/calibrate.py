@@ -32,6 +32,7 @@ from gradcheck_cli.judge.slots import buffers
 from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.base import Record, from_json, to_json
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import RecipeName
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.roles import CHAIN
@@ -52,7 +53,8 @@ TAIL = 50
 # Elements of all wgrads of all microbatches: larger cases take much longer, and show no more slots than small ones.
 MOST_ELEMENTS = 1 << 17
 # What FP8 tensor cores run on Hopper, and what tokens and features are multiples of there.
-RECIPES, ROWS, BLOCK = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling"), 16, 128
+RECIPES: tuple[RecipeName, ...] = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling")
+ROWS, BLOCK = 16, 128
 
 Values = dict[str, dict[str, list[float]]]  # class -> figure -> its value in every slot
 
@@ -175,7 +177,7 @@ def measured(options: argparse.Namespace) -> Calibration:
     where, began = engine.environment(), time.perf_counter()
     which = {name: getattr(options, name) for name in ("chain", "expanded", "recipes")}
     if options.recipes:  # of which no provider is judged before it is calibrated
-        quantised.CALIBRATED = (*quantised.CALIBRATED, options.provider)
+        quantised.CALIBRATED[options.provider] = RECIPES
     mine = shard(cases(options.provider, options.cases, options.seed, **which), options.shard)
     who = " ".join([options.provider, *(name for name, asked in which.items() if asked)])
     outcomes: Counter[str] = Counter()

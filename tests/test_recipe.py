@@ -177,10 +177,27 @@ def test_half_the_scale_of_one_operand_is_seen_in_each_product_of_it(recipe: str
     assert {one.role for one in found.findings} == {role for role, of in SUMMED.items() if kind in of}
 
 
-def test_how_te_sums_random_data_in_fp8_is_not_calibrated_yet() -> None:
-    case = Case.parse(f"{LOOP.replace('torch:api=loop', 'te:api=op')}:recipe=Float8CurrentScaling")
-    assert reference.prepare(case, "normal", DEVICE).inapplicable == quantised.NOT_CALIBRATED
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_random_data_of_te_is_judged_where_its_sums_are_calibrated(recipe: str) -> None:
+    case = Case.parse(f"{LOOP.replace('torch:api=loop', 'te:api=op')}:recipe={recipe}")
+    said = reference.prepare(case, "normal", DEVICE).inapplicable
+    assert said == ("" if recipe != "MXFP8" else quantised.NOT_CALIBRATED.format("te"))
     assert not reference.prepare(case, "exact", DEVICE).inapplicable
+
+
+def test_a_weight_that_a_module_keeps_for_all_microbatches_has_the_scale_of_the_first() -> None:
+    told, untold = (
+        Case.parse(f"te:api=module:recipe=DelayedScaling:m_splits=128:microbatches=3{tail}")
+        for tail in (":is_first_microbatch=first", "")
+    )
+    inputs = reference.prepare(untold, "normal", DEVICE).inputs
+
+    def weight(case: Case, k: int) -> torch.Tensor:
+        return quantised.operands(case, inputs, k, "fprop").weight
+
+    assert torch.equal(weight(told, 2), weight(told, 0))
+    assert torch.equal(weight(told, 0), weight(untold, 0))
+    assert not torch.equal(weight(untold, 2), weight(untold, 0))
 
 
 def test_a_delayed_scale_that_either_use_of_tied_weights_may_see_first_is_not_judged() -> None:

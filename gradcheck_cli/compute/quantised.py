@@ -32,12 +32,13 @@ E4M3, E5M2 = Float8(4, -6, 448.0), Float8(3, -14, 57344.0)
 # (x_block_scaling_dim = 1, w_block_scaling_dim = 2 in transformer_engine/common/recipe/__init__.py).
 BLOCK: dict[RecipeName, int] = {"Float8BlockScaling": 128, "MXFP8": 32}
 
-# Whose sums of FP8 numbers are known: torch's run in fp32. Those of FP8 tensor cores do not, and the bound that
-# `judge/bounds.py` derives for them opens here once right layers have been measured against it on a device. To be seen
-# there as well: DelayedScaling's kernel divides by a bare `/`, which --use_fast_math makes inexact, and te:api=module
-# keeps quantised weights from one microbatch to the next where it is told is_first_microbatch.
-CALIBRATED = ("torch",)
-NOT_CALIBRATED = "how sums of random data round is calibrated of plain torch alone so far, and not on FP8 tensor cores"
+# Of whose sums of FP8 numbers right ones were measured against the bound of `judge/bounds.py`, and under which
+# recipes: torch's, which run in fp32, on a CPU, and te's on an H200 (`reports/calibration/`).
+CALIBRATED: dict[str, tuple[RecipeName, ...]] = {
+    "torch": ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8"),
+    "te": ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling"),
+}
+NOT_CALIBRATED = "how sums of random data round under this recipe is not calibrated of provider={} yet"
 EITHER_FIRST = "two uses of tied weights go backward in either order, and the scale of the second follows the first"
 
 Name = Literal["x", "weight", "grad_output"]
@@ -76,14 +77,23 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
     if recipe.scale == "quotient":
         # DelayedScaling knows the largest of the microbatches before: its scales follow each step at its end, and the
         # first are 1 (transformer_engine/pytorch/quantization.py, reduce_and_update_fp8_tensors).
-        # Weights are the same in all of them, and those that are kept quantised were so before the first.
-        steps = range(k if name != "weight" else min(k, 0 if case.quantized_model_init else 1))
+        # Weights are the same in all of them, and those that stay as they were first quantised have its scale.
+        steps = range(k if name != "weight" else min(k, 0 if _stays(case) else 1))
         seen = [_parts(case, inputs, j, name) for j in steps] if recipe.delayed else [parts]
         scales = quotients(seen, parts, format_of(recipe, name))
         left = [at_scale(part, scale, format_of(recipe, name)) for part, scale in zip(parts, scales, strict=True)]
     else:
         left = [in_blocks(part, recipe, name, along) for part in parts]
     return torch.stack(left) if name == "weight" else torch.cat(left)
+
+
+def _stays(case: Case) -> bool:
+    """Whether a weight is quantised once: as it is kept, or for all microbatches from the first on.
+
+    The module keeps what it has made of it where a call says is_first_microbatch (pytorch/module/grouped_linear.py,
+    `update_ws`), and no other layer does.
+    """
+    return case.quantized_model_init or (case.provider == "te" and case.is_first_microbatch != "unset")
 
 
 def _parts(case: Case, inputs: Inputs, k: int, name: Name) -> Sequence[torch.Tensor]:
@@ -160,8 +170,8 @@ def two_to(exponent: torch.Tensor) -> torch.Tensor:
 def not_judged(case: Case) -> str:
     """Why a recipe's random data has no bound; "" where it has one."""
     recipe = recipe_of(case)
-    if recipe and case.provider not in CALIBRATED:
-        return NOT_CALIBRATED
+    if recipe and recipe.name not in CALIBRATED.get(case.provider, ()):
+        return NOT_CALIBRATED.format(case.provider)
     if recipe and recipe.delayed and case.tied_weights:
         return EITHER_FIRST
     return ""

@@ -40,8 +40,8 @@ RECIPES = (
     Constraint(
         name="uniform-grad-output-has-a-scale",
         why="the largest of ones makes no power of two of a scale that is a quotient, so that quantisation rounds, and "
-        "random data is judged of torch alone so far, and not of DelayedScaling with tied weights; ask for "
-        "grad_output=random, or another recipe",
+        "random data under it is calibrated of torch alone so far, and not of DelayedScaling with tied weights; "
+        "ask for grad_output=random, or another recipe",
         rejects=lambda case: (
             case.grad_output == "expanded"
             and case.recipe in ("DelayedScaling", "Float8CurrentScaling")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
+from gradcheck_cli.compute.providers.torch_quantised import Along, Kind, Quantiser
 from transformer_engine.pytorch import gates
-from transformer_engine.pytorch.quantization import FAULT, STATE
+from transformer_engine.pytorch.quantization import FAULT, Float8Tensor
 
 _DUMMIES: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
@@ -19,13 +22,32 @@ class Call:
     """One forward: the values multiplied, the parameters that own them, and what is to happen to wgrad."""
 
     splits: list[int]
+    members: Sequence[Any]  # the weight of each expert, as it is kept
     weights: list[torch.Tensor]
     biases: list[torch.Tensor]
     owners: list[Any]  # parameters, with what a trainer attached to them
     fused: bool
     native: bool
-    recipe: bool  # whether it runs under one
+    quantiser: Quantiser | None  # of the recipe that it runs under
     notes: dict[str, Any]  # attributes of the autograd node
+
+    def operand(self, values: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """What a GEMM multiplies, in the dtype that it sums in; a weight that is kept quantised is not again."""
+        if self.quantiser is None:
+            return values
+        member = self.members[expert]
+        if kind == "weight" and isinstance(member, Float8Tensor):
+            return member.dequantize(dtype=torch.float32)
+        return self.quantiser.through(values, kind, expert, along)
+
+    def in_backward(self, values: torch.Tensor, kind: Kind, expert: int, along: Along) -> torch.Tensor:
+        """The same, as `backward_override` has it."""
+        override = self.quantiser.override if self.quantiser else "none"
+        if override == "none":
+            return self.operand(values, kind, expert, along)
+        if override == "dequantized" and kind != "grad_output":
+            return self.operand(values, kind, expert, "rows")
+        return values.float()
 
 
 class GroupedGemm(torch.autograd.Function):
@@ -42,13 +64,12 @@ class GroupedGemm(torch.autograd.Function):
             setattr(ctx, name, value)
         biases: Sequence[torch.Tensor | None] = call.biases or [None] * len(call.weights)
         rows = x.split(call.splits)
-        if STATE.recipe is not None:
-            with torch.profiler.record_function(gates.CAST):
-                pass  # what the stand-in's data would lose nothing by
+        with torch.profiler.record_function(gates.CAST) if call.quantiser else nullcontext():
+            rows = [call.operand(r, "x", i, "rows") for i, r in enumerate(rows)]
+            weights = [call.operand(w, "weight", i, "rows") for i, w in enumerate(call.weights)]
         with _launched(call, x.shape[1], biased=bool(call.biases)):
-            return torch.cat(
-                [torch.nn.functional.linear(r, w, b) for r, w, b in zip(rows, call.weights, biases, strict=True)]
-            )
+            parts = zip(rows, weights, biases, strict=True)
+            return torch.cat([linear(r, w, None if b is None else b.to(r.dtype)) for r, w, b in parts]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -56,15 +77,26 @@ class GroupedGemm(torch.autograd.Function):
         call: Call = ctx.call
         (x,) = ctx.saved_tensors
         given = gradients[0]
-        if call.recipe and FAULT == "grad_output as it lies":
+        if call.quantiser and FAULT == "grad_output as it lies":
             given = given.as_strided(given.shape, (given.shape[1], 1))
-        parts = given.contiguous().split(call.splits)
+        parts, rows = given.contiguous().split(call.splits), x.split(call.splits)
         with _launched(call, gradients[0].shape[1]):
-            dgrad = torch.cat([dy @ w for dy, w in zip(parts, call.weights, strict=True)])
+            dgrad = torch.cat(
+                [
+                    call.in_backward(dy, "grad_output", i, "rows") @ call.in_backward(w, "weight", i, "columns")
+                    for i, (dy, w) in enumerate(zip(parts, call.weights, strict=True))
+                ]
+            ).to(x.dtype)
         wgrads: list[torch.Tensor | None] = [None] * ctx.weights_seen
         if ctx.wgrad_asked:
-            wgrads = _deliver(call, list(zip(parts, x.split(call.splits), strict=True)))
+            pairs = [
+                (call.in_backward(dy, "grad_output", i, "columns"), call.in_backward(r, "x", i, "columns"))
+                for i, (dy, r) in enumerate(zip(parts, rows, strict=True))
+            ]
+            wgrads = _deliver(call, pairs, x.dtype)
         bgrads = [dy.float().sum(0).to(dy.dtype) for dy in parts[: len(call.biases)]]
+        if call.quantiser:
+            call.quantiser.step()
         return None, dgrad, *wgrads, *bgrads
 
 
@@ -76,11 +108,13 @@ def _launched(call: Call, sums_over: int, *, biased: bool = False) -> torch.prof
     )
 
 
-def _deliver(call: Call, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:
+def _deliver(
+    call: Call, pairs: list[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype
+) -> list[torch.Tensor | None]:
     if call.fused:
         products = [dy.float().T @ x.float() for dy, x in pairs]
         return _into_main_grad(call.owners, products)
-    wgrads = [dy.T @ x for dy, x in pairs]
+    wgrads = [(dy.T @ x).to(dtype) for dy, x in pairs]
     return [torch.stack(wgrads)] if len(call.owners) < len(wgrads) or call.owners[0].dim() == 3 else list(wgrads)
 
 

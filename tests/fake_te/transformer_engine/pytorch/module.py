@@ -10,7 +10,7 @@ import torch
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
 from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import STATE, matrix, notes, spoil
+from transformer_engine.pytorch.quantization import matrix, notes, quantiser_of, spoil
 
 _SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 
@@ -41,12 +41,13 @@ class _Module(torch.nn.Module):
         owners = self._owners()
         call = Call(
             splits=splits,
+            members=self._members(),
             weights=[matrix(weight) for weight in self._members()],
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self.fuse_wgrad_accumulation,
             native=native,
-            recipe=STATE.recipe is not None,
+            quantiser=quantiser_of(self),
             notes={self.NOTE: native, **notes("fp8")},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *self._seen_by_autograd(owners), *biases)  # type: ignore[no-untyped-call]

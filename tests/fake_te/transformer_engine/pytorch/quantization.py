@@ -1,4 +1,4 @@
-"""What is quantised in the stand-in? Weights that are kept so; operands never, since the tests' data loses nothing.
+"""What is quantised in the stand-in? Weights that are kept so, and operands as plain torch does it.
 
 FAKE_TE_FAULT names what goes wrong with weights that are kept quantised.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from gradcheck_cli.compute.providers.torch_quantised import E4M3, Quantiser, quotient
+from gradcheck_cli.records.recipe import RECIPES
 from transformer_engine.common.recipe import DelayedScaling, Recipe
 
 FAULT = os.environ.get("FAKE_TE_FAULT", "")
@@ -58,6 +60,17 @@ def notes(name: str) -> dict[str, Any]:
     return {name: True, "input_quantizers": [quantiser], "backward_override": recipe.backward_override}
 
 
+def quantiser_of(layer: Any) -> Quantiser | None:
+    """The layer's own under the recipe in force, which remembers what it has seen; None under no recipe."""
+    if STATE.recipe is None:
+        return None
+    if not hasattr(layer, "quantiser"):
+        name: Any = type(STATE.recipe).__name__
+        layer.quantiser = Quantiser(RECIPES[name], STATE.recipe.backward_override or "none")
+    made: Quantiser = layer.quantiser
+    return made
+
+
 class Float8Tensor(torch.Tensor):
     """A matrix in E4M3: the bytes and the inverse of their scale; `dtype` is what it passes for."""
 
@@ -79,7 +92,7 @@ class Float8Tensor(torch.Tensor):
     def quantize_(self, values: torch.Tensor) -> None:
         """Quantise values in place."""
         amax = values.abs().max().float()
-        scale = torch.ones(()) if isinstance(self._recipe, DelayedScaling) or not amax else LARGEST / amax
+        scale = torch.ones(()) if isinstance(self._recipe, DelayedScaling) else quotient(amax, E4M3)
         scaled = (values.float() * scale).clamp(-LARGEST, LARGEST)
         self._data.copy_(scaled.to(torch.float8_e4m3fn).view(torch.uint8))
         self._scale_inv.copy_(1 / scale)

@@ -10,7 +10,7 @@ import torch
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
 from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import STATE, matrix, notes
+from transformer_engine.pytorch.quantization import matrix, notes, quantiser_of
 
 __all__ = ["GroupedLinear", "ScaledSwiGLU", "Sequential"]
 
@@ -62,12 +62,13 @@ class GroupedLinear(torch.nn.Module):
         members = split(owners[0]) if self.single_grouped_weight else owners
         call = Call(
             splits=split_sizes.tolist(),
+            members=members,
             weights=[matrix(member) for member in members],
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self._accumulate_into_main_grad,
             native=native,
-            recipe=STATE.recipe is not None,
+            quantiser=quantiser_of(self),
             notes={"basic_op_ctxs": [SimpleNamespace(**ran)]},
         )
         y: torch.Tensor = GroupedGemm.apply(call, x, *owners, *biases)  # type: ignore[no-untyped-call]
