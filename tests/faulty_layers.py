@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
+from gradcheck_cli.compute.providers.torch_grouped_mm import GroupedMMLayer
 from gradcheck_cli.compute.providers.torch_layer import add_to_main_grad
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.compute.providers.torch_quantised import (
@@ -1431,3 +1432,8 @@ class AddsByHand(LoopLayer):
         """The right output."""
         y: torch.Tensor = ByHand.apply(x, weight)  # type: ignore[no-untyped-call]
         return y if bias is None else y + bias
+
+
+def loops_where_an_expert_is_empty(case: Case, device: torch.device) -> LoopLayer | GroupedMMLayer:
+    """A grouped_mm that leaves some shapes to a loop, and is right in both."""
+    return (LoopLayer if 0 in case.splits(0) else GroupedMMLayer)(case, device)

@@ -116,6 +116,23 @@ CONTRADICTED = {
         FP8, "legacy", phases([LEGACY], [LEGACY_FP8]),
         f"asked recipe=Float8CurrentScaling, and no kernel of the forward works on FP8: forward: {LEGACY} ran",
     ),
+    "a recipe whose backward quantises nothing": (
+        FP8, "legacy", phases([CAST, LEGACY_FP8], [LEGACY]),
+        f"asked recipe=Float8CurrentScaling, and no kernel of the backward works on FP8: backward: {LEGACY} ran",
+    ),
+    "a recipe of which one GEMM knows nothing": (
+        FP8, "legacy", phases([CAST, LEGACY_FP8], [CAST, LEGACY_FP8, LEGACY]),
+        f"asked recipe=Float8CurrentScaling, and a GEMM of the backward has no FP8 operands: backward: {LEGACY}",
+    ),
+    "operands that are cast and not multiplied": (
+        FP8, "legacy", phases([CAST, LEGACY], [CAST, LEGACY_FP8]),
+        f"asked recipe=Float8CurrentScaling, and a GEMM of the forward has no FP8 operands: forward: {LEGACY}",
+    ),
+    "an override that is said and not followed": (
+        f"{FP8}:backward_override=high_precision", "legacy", phases([CAST, LEGACY_FP8], [CAST, LEGACY_FP8]),
+        "asked backward_override=high_precision, and a GEMM of the backward has FP8 operands: "
+        f"backward: {LEGACY_FP8}",
+    ),
     "no recipe, and FP8": (
         "te:api=module:path=legacy", "legacy", phases([CAST, LEGACY], []),
         f"asked recipe=none, and a kernel works on FP8: forward: {CAST}",
@@ -125,7 +142,7 @@ CONTRADICTED = {
 
 def seen(case: str, path: str, names: list[str]) -> Observation:
     one = Case.parse(case)
-    said: dict[str, str | int] = {"path": path, "recipe": one.recipe}
+    said: dict[str, str | int] = {"path": path, "recipe": one.recipe, "backward_override": one.backward_override}
     return Observation(case=case, ending="finished", effective=said, kernels=names)
 
 
@@ -140,6 +157,11 @@ FITTING = {
     "native": ("te:api=module:path=native", "native", phases([SETUP, NATIVE], [NATIVE])),
     "legacy": ("te:api=module:path=legacy", "legacy", phases([LEGACY], [LEGACY])),
     "FP8": (FP8, "legacy", phases([CAST, LEGACY_FP8], [LEGACY_FP8])),
+    "an override": (
+        f"{FP8}:backward_override=high_precision",
+        "legacy",
+        phases([CAST, LEGACY_FP8], [LEGACY, LEGACY_FP32_OUT]),
+    ),
     "FP8 by the name of its GEMM alone": (FP8, "legacy", phases([LEGACY_FP8], [])),
     "a chain of two paths": ("te:api=op_mlp", "native and legacy", phases([NATIVE, LEGACY], [NATIVE, LEGACY])),
     "CUTLASS where the path is left open": ("te:api=module", "legacy", phases([CUTLASS], [CUTLASS])),
@@ -205,13 +227,33 @@ def test_the_operators_of_torch_show_whether_a_grouped_gemm_ran(api: str) -> Non
     assert shown("gemm", names, "backward")
 
 
-def test_kernels_are_looked_at_once_a_configuration(loops: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_looked_at_in_each_case_of_what_says_nothing_else(loops: Engine) -> None:
     first = looked_at(LOOP, loops)
     assert "forward: aten::addmm" in looked_at(f"{LOOP}:bias=1", loops)
-    monkeypatch.setattr(kernels, "profile", Closed)
-    # What is not looked at again launches what the first one did.
     assert looked_at(f"{LOOP}:seed=3:m_splits=5,0,9", loops) == first != []
     assert looked_at(f"{LOOP}:m_splits=all_empty", loops) == []
+
+
+def test_one_shape_says_nothing_of_what_is_chosen_for_another(loops: Engine) -> None:
+    asked, alike = "torch:api=grouped_mm", "torch:api=grouped_mm:m_splits=5,0,9"
+    on = Engine("cpu", [target := "faulty_layers:loops_where_an_expert_is_empty"])
+    found = {}
+    for case in (asked, alike, asked):
+        job = msgspec.structs.replace(pipeline.job(Case.parse(case)), target=target)
+        found[case] = conclude(job.case, on.run(job), CPU)
+    assert (found[asked].outcome, found[asked].findings) == (Outcome.PASSED, [])
+    assert found[alike].outcome is Outcome.NOT_THE_CASE
+    assert found[alike].findings[0].why == "asked api=grouped_mm, and no grouped GEMM ran: forward: aten::linear did"
+
+
+def test_a_path_that_is_new_to_a_configuration_is_looked_at_on_the_next_data() -> None:
+    case, watched = Case.parse("te:api=op"), kernels.Kernels(torch.device("cpu"))
+    for path in ("native", "legacy"):
+        watched.of(case)
+        with watched.after(case, path)("forward"):
+            torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+        assert watched.seen(case, path, finished=True) == ["forward: aten::mm"]
+        assert watched.of(case) is watched.after(case, path) is kernels.unwatched
 
 
 def test_a_path_that_was_not_looked_at_has_no_kernels() -> None:

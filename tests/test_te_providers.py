@@ -372,6 +372,28 @@ def test_a_path_whose_kernels_are_anothers_is_not_the_case(tmp_path: Path) -> No
     assert found.why.startswith("the candidate says path=native, and path=legacy ran: backward: cublasLt::nvjet")
 
 
+@pytest.mark.parametrize(
+    ("fault", "override", "words"),
+    (
+        ("backward in bf16", "none", "asked recipe=Float8CurrentScaling, and no kernel of the backward works on FP8"),
+        (
+            "override forgotten",
+            "dequantized",
+            "asked backward_override=dequantized, and a GEMM of the backward has FP8",
+        ),
+    ),
+)
+def test_a_backward_of_other_operands_than_it_says_is_not_the_case(
+    tmp_path: Path, fault: str, override: str, words: str
+) -> None:
+    case = Case.parse(f"te:api=module:recipe=Float8CurrentScaling:backward_override={override}:m_splits=32,64")
+    (right,) = judged(tmp_path, Machine("2.20.2"), [case]).values()
+    assert (right.outcome, right.findings) == (Outcome.PASSED, [])
+    told = finding(tmp_path, Machine("2.20.2", variables={"FAKE_TE_FAULT": fault}), str(case))
+    assert told.outcome is Outcome.NOT_THE_CASE
+    assert words in told.why
+
+
 def test_cutlass_that_falls_back_although_nothing_keeps_it_from_running_is_not_the_case(tmp_path: Path) -> None:
     found = finding(tmp_path, Machine("2.20.2", variables={"FAKE_TE_LAUNCHES": "legacy"}), CUTLASS)
     assert (found.outcome, found.why) == (

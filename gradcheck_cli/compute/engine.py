@@ -9,7 +9,7 @@ import warnings
 from gradcheck_cli.compute.attached import layout
 from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.hypotheses import Hypotheses
-from gradcheck_cli.compute.kernels import Kernels, Watch, unwatched
+from gradcheck_cli.compute.kernels import Kernels, Watch
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
 from gradcheck_cli.compute.measure import measure
 from gradcheck_cli.compute.mutants import mutated
@@ -76,7 +76,8 @@ class Engine:
                 for fill in FILLS:
                     reference = prepare(case, fill, self.device)
                     channels.append(self._channel(job, fill, reference, effective, watch))
-                    watch = unwatched if channels[-1].phases else watch
+                    if channels[-1].phases:
+                        watch = self._kernels.after(case, str(effective.get("path", "")))
             except CandidateRaised as error:
                 raised = error.seen
         return Observation(

@@ -1,4 +1,4 @@
-"""Which kernels did the candidate launch? Asked of torch's profiler while it runs, once a configuration."""
+"""Which kernels did the candidate launch? Asked of torch's profiler while it runs, where nothing else tells as well."""
 
 from __future__ import annotations
 
@@ -63,13 +63,18 @@ class Kernels:
         self._names: set[str] = set()
 
     def of(self, case: Case) -> Watch:
-        """For one pass over the microbatches of a case: profiled where its configuration is new.
+        """For the first pass over the microbatches of a case: profiled where its configuration is new.
 
-        Without a token nothing is multiplied, and nothing to be seen. CUTLASS leaves each shape to cuBLAS by itself,
-        and nothing but its kernels tells.
+        Without a token nothing is multiplied, and nothing to be seen. Where the candidate does not say what it chose
+        for a shape, nothing but its kernels tells, and each case is profiled.
         """
         self._names = set()
-        known = _configuration(case) in self._known and not _may_be_cutlass(case)
+        known = _configuration(case) in self._known and not _told_by_kernels_alone(case)
+        return unwatched if known or not _has_tokens(case) else self._watched
+
+    def after(self, case: Case, path: str) -> Watch:
+        """For the next pass, once one was run: profiled where it took a path of which no kernel is known."""
+        known = self._names or path in self._known.get(_configuration(case), {})
         return unwatched if known or not _has_tokens(case) else self._watched
 
     def seen(self, case: Case, path: str, *, finished: bool) -> list[str]:
@@ -78,7 +83,10 @@ class Kernels:
         A configuration that finished is not looked at again: a later case, where it says that it took the same path,
         launched what the first one did.
         """
-        names, of_configuration = sorted(self._names)[:MOST], self._known.get(_configuration(case), {})
+        names = sorted(self._names)[:MOST]
+        if _told_by_kernels_alone(case):
+            return names
+        of_configuration = self._known.get(_configuration(case), {})
         if names and finished:
             self._known.setdefault(_configuration(case), {})[path] = names
         return names or (of_configuration.get(path, []) if _has_tokens(case) else [])
@@ -134,8 +142,9 @@ def _has_tokens(case: Case) -> bool:
     return any(sum(case.splits(k)) for k in range(case.microbatches))
 
 
-def _may_be_cutlass(case: Case) -> bool:
-    return case.path == "cutlass" or (case.provider == "te" and os.environ.get(CUTLASS_SWITCH, "0") not in ("", "0"))
+def _told_by_kernels_alone(case: Case) -> bool:
+    """Whether a layer is silent of what it chose for a shape: one without paths, or that leaves CUTLASS for cuBLAS."""
+    return case.provider != "te" or case.path == "cutlass" or os.environ.get(CUTLASS_SWITCH, "0") not in ("", "0")
 
 
 def _configuration(case: Case) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from gradcheck_cli.records.base import Record
 CUTLASS_SWITCH = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 
 Path = Literal["native", "legacy", "cutlass"]
-Shown = Literal[Path, "fp8", "grouped_mm", "gemm"]
+Shown = Literal[Path, "fp8", "fp8_gemm", "plain_gemm", "grouped_mm", "gemm"]
 PATHS: tuple[Path, ...] = ("native", "legacy", "cutlass")
 
 
@@ -61,6 +61,9 @@ SIGNS = (
         source=f"the type of an operand of Transformer Engine's casts (common/cast, common/transpose); {_H200}",
     ),
     Sign(shows="fp8", pattern=r"nvjet_sm\d+_q", source=f"the operands of cuBLASLt's FP8 GEMM: {_H200}"),
+    Sign(shows="fp8_gemm", pattern=r"nvjet_sm\d+_q", source="the same"),
+    Sign(shows="plain_gemm", pattern=r"nvjet_sm\d+_[a-pr-z]", source=f"those of its bf16 and fp16 GEMM: {_H200}"),
+    Sign(shows="plain_gemm", pattern=r"s1688gemm", source="those of its TF32 GEMM"),
     Sign(shows="grouped_mm", pattern=r"aten::_grouped_mm$", source="torch's operator, on every device"),
     Sign(shows="gemm", pattern=r"aten::(\w*mm|linear|matmul)$", source="torch's operators that multiply"),
 )

@@ -65,12 +65,12 @@ def check_op_packs() -> None:
         raise RuntimeError(f"Delayed scaling {current}is not supported with single_grouped_weight=True")
 
 
-def launches(*, native: bool, sums_over: int, dtype: torch.dtype, biased: bool) -> str:
+def launches(*, native: bool, sums_over: int, dtype: torch.dtype, biased: bool, in_fp8: bool) -> str:
     """The kernel of a GEMM by the name that a device would give it; FAKE_TE_LAUNCHES is one that nobody tells of."""
     cutlass = os.environ.get("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == "1"
-    cutlass &= dtype in (torch.bfloat16, torch.float16) and not biased and sums_over % 128 == 0
+    cutlass &= not in_fp8 and dtype in (torch.bfloat16, torch.float16) and not biased and sums_over % 128 == 0
     path = os.environ.get("FAKE_TE_LAUNCHES") or ("native" if native else "cutlass" if cutlass else "legacy")
-    return _KERNELS[path]
+    return (_IN_FP8 if in_fp8 and path in _IN_FP8 else _KERNELS)[path]
 
 
 CAST = "transformer_engine::multi_cast_transpose_kernel<__nv_bfloat16, __nv_fp8_e4m3>"
@@ -78,6 +78,10 @@ _KERNELS = {
     "native": "(anonymous namespace)::setup_grouped_gemm_kernel(void**)",
     "cutlass": "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>",
     "legacy": "cublasLt::nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT",
+}
+_IN_FP8 = {
+    "native": "cublasLt::nvjet_sm90_qqtst_64x8_128x16_2x4_h_bx_AperBatchScalar_BperBatchScalar_ptrGroup_TNT",
+    "legacy": "cublasLt::nvjet_sm90_qqtst_64x8_128x16_2x4_h_bz_TNT",
 }
 
 
