@@ -116,6 +116,12 @@ def switches(asked: case.Case) -> dict[str, str]:
     return {name: value for name, value in needed.items() if os.environ.get(name, "0") != value}
 
 
+def variables(asked: case.Case) -> dict[str, str]:
+    """All that a script of a case sets: whoever runs it may have set something else."""
+    by = candidate(asked.provider)
+    return {**by.environment, **by.switches.get(asked.path, {})}
+
+
 def axis_value(name: str, value: Any) -> Any:
     """An axis value in its own type; as provider and api only what answers here. ValueError says what is allowed."""
     # Plug-ins are looked for only where no built-in answers: scanning the entry points of a large environment is slow.

@@ -92,7 +92,7 @@ class Bench:
     def making(self, case: Case) -> Making:
         """How a script builds the layer of a case, with the versions that the worker found."""
         candidate = plugins.candidate(case.provider)
-        made = making(case, plugins.target(case.provider, case.api), candidate.environment, self.environment)
+        made = making(case, plugins.target(case.provider, case.api), plugins.variables(case), self.environment)
         return made._replace(hook=candidate.main_grad_written_by == "hook")
 
     def passing(self, case: Case) -> list[Case]:
@@ -114,7 +114,8 @@ class Bench:
 def bench(case: Case, asked_device: str, timeout: float, te: Unpacked | None = None) -> Iterator[Bench]:
     """A bench for a candidate, its logs gone afterwards."""
     device = installed.device(asked_device)
-    otherwise = "The case itself must be run: do this where it can, or name one of torch, which runs anywhere"
+    otherwise = "The case itself must be run: do this where it can"
+    otherwise += "" if te else ", or name one of torch, which runs anywhere"
     installed.require((plugins.candidate(case.provider),), device, te, otherwise)
     with (
         tempfile.TemporaryDirectory() as logs,

@@ -95,12 +95,14 @@ def providers(asked: Asked, named: list[Case]) -> tuple[tuple[Candidate, ...], s
 
 
 def automatic(unpacked: Unpacked | None = None) -> tuple[str, str]:
-    """The provider that `auto` stands for on this machine, and why."""
+    """The provider that `auto` stands for on this machine, and why; who names an unpacked version means that one."""
     te = plugins.candidate("te")
-    why_not = installed.closed(te, unpacked)
+    if unpacked:
+        return "te", f"provider te: --te names Transformer Engine {unpacked.version}"
+    why_not = installed.closed(te)
     if why_not:
         return "torch", f"provider torch, the embedded default; not te: {why_not}"
-    version = installed.version(te.distribution, unpacked)
+    version = installed.version(te.distribution)
     return "te", f"provider te: transformer-engine {version} and a CUDA driver are here"
 
 

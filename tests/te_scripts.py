@@ -16,9 +16,8 @@ from gradcheck_cli.reproduce.wanted import Wanted, kinds
 def written(case: str, failure: Failure, device: str = "cuda", version: str = "2.20.2") -> list[str]:
     """The lines of a script of Transformer Engine, with the first data that is tried."""
     one = Case.parse(case)
-    candidate = plugins.candidate(one.provider)
     here = Environment(versions={"transformer_engine": version})
-    made = making(one, plugins.target(one.provider, one.api), candidate.environment, here)
+    made = making(one, plugins.target(one.provider, one.api), plugins.variables(one), here)
     lines = body(Wanted(one, failure, kinds(one, failure)[0], device), made)
     ast.parse("\n".join(lines))
     return lines

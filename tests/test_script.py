@@ -38,9 +38,7 @@ LOST = Failure("wgrad", Outcome.MISSING, "none")
 
 def written(case: Case, failure: Failure = LOST, version: str = "2.17.1", device: str = "cuda") -> list[list[str]]:
     """The lines for each kind of data."""
-    made = making(
-        case, plugins.target(case.provider, case.api), plugins.candidate(case.provider).environment, TE[version]
-    )
+    made = making(case, plugins.target(case.provider, case.api), plugins.variables(case), TE[version])
     return [body(Wanted(case, failure, data, device), made) for data in kinds(case, failure)]
 
 
@@ -59,14 +57,18 @@ def test_every_case_of_the_exhaustive_matrix_has_a_script_that_is_python_and_sho
         assert max(sorted(len(lines) + 3 for lines in texts)[:-1]) <= MOST_LINES, case
 
 
+NO_CUTLASS = f'os.environ["{CUTLASS_SWITCH}"] = "0"'
+
+
 @pytest.mark.parametrize(
     ("version", "path", "lines"),
     (
-        ("2.17.1", "native", [f'os.environ["{SWITCH}"] = "1"']),
-        ("2.17.1", "legacy", [f'os.environ["{SWITCH}"] = "0"']),
+        ("2.17.1", "native", [f'os.environ["{SWITCH}"] = "1"', NO_CUTLASS]),
+        ("2.17.1", "legacy", [f'os.environ["{SWITCH}"] = "0"', NO_CUTLASS]),
         ("2.17.1", "cutlass", [f'os.environ["{SWITCH}"] = "0"', f'os.environ["{CUTLASS_SWITCH}"] = "1"']),
         ("2.20.2", "cutlass", [f'os.environ["{CUTLASS_SWITCH}"] = "1"']),
-        ("2.20.2", "native", []),
+        ("2.20.2", "native", [NO_CUTLASS]),
+        ("2.20.2", "legacy", [NO_CUTLASS]),
         ("2.20.2", "auto", []),
     ),
 )

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from commands import ROOT, child, typed
 from hypothesis import given
@@ -193,11 +194,27 @@ def test_versions_are_in_the_order_of_versions_and_not_of_letters_or_typing(tmp_
     assert [one.version for one in unpacked.every(folders)] == ["2.9.0", "2.14.1+cu13", "2.20.2", "2.21.0rc1"]
 
 
-def test_an_unpacked_transformer_engine_counts_as_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "cuda_devices", lambda: 1)
-    listed = ("list", "--matrix", "smoke")
+@pytest.mark.parametrize("devices", (0, 1))
+def test_who_names_an_unpacked_transformer_engine_means_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int
+) -> None:
+    monkeypatch.setattr(installed, "cuda_devices", lambda: devices)
+    listed, unpacked_ = ("list", "--matrix", "smoke"), te(unpack(tmp_path, "2.17.1"))
     assert typed(*listed).out.startswith("torch:")
-    assert typed(*listed, *te(unpack(tmp_path, "2.17.1"))).out.startswith("te:")
+    assert typed(*listed, *unpacked_).out.startswith("te:")
+    # Not torch in its place, and green.
+    done = typed("run", "--matrix", "smoke", *unpacked_, "--device", "cpu", "--output", str(tmp_path / "out"))
+    assert (done.code, done.out) == (2, "")
+    assert "provider te cannot run: it needs a CUDA device" in done.err
+
+
+def test_nobody_who_bisects_is_sent_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "cuda_devices", lambda: 0)
+    made = te(unpack(tmp_path, "2.17.1"), unpack(tmp_path, "2.20.2"))
+    done = typed("bisect", "--case", RIGHT, *made)
+    assert done.code == 2
+    assert "do this where it can" in done.err
+    assert "torch" not in done.err.replace(str(tmp_path), "")
 
 
 def test_it_stands_in_for_transformer_engine_alone(tmp_path: Path) -> None:
@@ -383,6 +400,64 @@ def test_a_worker_that_imported_another_version_ends_the_run(tmp_path: Path) -> 
     done = typed("run", *te(other), "--case", RIGHT, "--device", "cpu", "--output", str(tmp_path / "out"))
     assert done.code == 3
     assert f"expected the worker to import Transformer Engine 2.18.0 from {other}, found 2.17.1" in done.err
+
+
+HOOK = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class First:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [{!r}]) if name == "transformer_engine" else None
+
+
+sys.meta_path.insert(0, First)
+"""
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_the_code_of_another_folder_under_the_version_of_this_one_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of an editable install that finds its code by a hook: a version is read from metadata, and is the right one.
+    asked, other = unpack(tmp_path, "2.18.0"), unpack(tmp_path / "source", "2.17.1", says="2.18.0")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(HOOK.format(str(other)), "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(hooks))
+    done = typed("run", *te(asked), "--case", RIGHT, "--device", "cpu", "--output", str(tmp_path / "out"))
+    assert done.code == 3
+    assert f"expected the worker to import Transformer Engine from {asked}; it was imported from elsewhere" in done.err
+    assert f"found {other}/transformer_engine" in done.err
+
+
+def test_a_fault_that_integers_and_random_data_show_stands_once_in_a_cell() -> None:
+    wrong = verdict(RIGHT, Outcome.INEXACT)
+    (finding,) = wrong.findings
+    doubled = [
+        type(finding)(slot=slot, outcome=outcome, why="", diagnosis=named)
+        for slot, outcome, named in (
+            ("wgrad[0]", Outcome.INEXACT, "doubled"),
+            ("wgrad[1]", Outcome.INACCURATE, "doubled"),
+            ("dgrad[0]", Outcome.INACCURATE, "doubled"),
+            ("wgrad[0]", Outcome.INACCURATE, "bias missing"),
+        )
+    ]
+    once = verdict(RIGHT, Outcome.INEXACT, findings=doubled)
+    reports = recorded(lambda case: case == SEED)
+    sides = {
+        version: msgspec.structs.replace(reports[version], verdicts=[one])
+        for version, one in (("2.17.1", once), ("2.20.2", verdict(RIGHT, Outcome.PASSED)))
+    }
+    (row,), _ = side_by_side(sides)
+    assert row.results["2.17.1"].faults == [
+        "wgrad INEXACT (doubled)",
+        "dgrad INACCURATE (doubled)",
+        "wgrad INACCURATE (bias missing)",
+    ]
+    assert same(once) == same(verdict(RIGHT, Outcome.INEXACT, findings=[doubled[0], *doubled[2:]]))
 
 
 @pytest.mark.usefixtures("on_a_cpu")

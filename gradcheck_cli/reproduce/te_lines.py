@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first
 from gradcheck_cli.records.environment import Environment
-from gradcheck_cli.records.kernels import CUTLASS_SWITCH
 from gradcheck_cli.records.recipe import RECIPES
 from gradcheck_cli.records.splits import TAIL
 from gradcheck_cli.reproduce.making import PROBS, Making, load_each
@@ -35,10 +34,7 @@ def module(case: Case, environment: Environment) -> Making:
     if case.path != "auto" and argument:
         options.append(f"use_grouped_tensor={native}")
     return Making(
-        variables={
-            **({SWITCH: str(int(native))} if case.path != "auto" and not argument else {}),
-            **({CUTLASS_SWITCH: "1"} if case.path == "cutlass" else {}),
-        },
+        variables={SWITCH: str(int(native))} if case.path != "auto" and not argument else {},
         imports=["import transformer_engine.pytorch as te"],
         build=[
             f"layer = te.GroupedLinear(num_gemms=G, in_features=K, out_features=N, {', '.join(options)})",

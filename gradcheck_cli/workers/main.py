@@ -7,16 +7,18 @@ import faulthandler
 import os
 import pkgutil
 import signal
+import sys
 import threading
 import traceback
 from queue import SimpleQueue
 from typing import BinaryIO, Protocol
 
-from gradcheck_cli.errors import GradcheckError
+from gradcheck_cli.errors import GradcheckError, HarnessError
 from gradcheck_cli.records.base import from_json
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.unpacked import PACKAGE
 from gradcheck_cli.workers.protocol import Failed, Ready, Result, Stopped, encode
 
 
@@ -51,6 +53,7 @@ def main() -> None:
     results = os.fdopen(options.result_fd, "wb", closefd=False)
     try:
         engine: Engine = pkgutil.resolve_name(options.engine)(options.device, options.target)
+        _require_from(options.te)
         _say(results, encode(Ready(environment=engine.environment())))
     except GradcheckError as error:
         _say(results, _stopped(error))
@@ -65,7 +68,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--result-fd", required=True, type=int)
     parser.add_argument("--engine", required=True, help="module:attribute")
     parser.add_argument("--target", action="append", default=[], help="module:attribute of a candidate; repeatable")
+    parser.add_argument("--te", default="", help="the folder of an unpacked Transformer Engine")
     return parser.parse_args()
+
+
+def _require_from(folder: str) -> None:
+    """HarnessError where Transformer Engine was imported from elsewhere: it takes its version from what lies in front.
+
+    Its `__version__` is that of the metadata on sys.path, whatever an import hook found (transformer_engine/__init__.py).
+    """
+    module = sys.modules.get(PACKAGE) if folder else None
+    found = os.path.dirname(getattr(module, "__file__", None) or "")  # noqa: PTH120 - as it was found, or nothing
+    if module is None or (found and os.path.samefile(found, os.path.join(folder, PACKAGE))):  # noqa: PTH118, PTH121
+        return
+    raise HarnessError(
+        f"expected the worker to import Transformer Engine from {folder}; it was imported from elsewhere\n"
+        f"found {found or module}: see what puts another one before it, as an import hook of an editable install can"
+    )
 
 
 def _take_stdin() -> BinaryIO:

@@ -51,7 +51,7 @@ class Worker:
         self._results, write_end = os.pipe()
         command = [sys.executable, "-u", "-X", "faulthandler", "-c", _BOOT, "\n".join([*self._front, *sys.path])]
         command += ["--device", device, "--result-fd", str(write_end), "--engine", engine]
-        command += [f"--target={target}" for target in targets]
+        command += [f"--target={target}" for target in targets] + [f"--te={folder}" for folder in self._front]
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
