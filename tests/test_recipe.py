@@ -156,6 +156,23 @@ def test_an_expert_whose_tokens_are_all_zero_has_a_scale(recipe: str) -> None:
     }
 
 
+# Tokens of each expert -> the gradients of a layer that divides by the largest of nothing: of grad_output alone, and of
+# a weight as well.
+OF_NOTHING = {"16,48,32": {"dgrad", "wgrad"}, "16,48,0,32,64": {"fprop", "dgrad", "wgrad"}}
+
+
+@pytest.mark.parametrize("m_splits", OF_NOTHING)
+@pytest.mark.parametrize("recipe", KNOWN)
+def test_an_expert_whose_grad_output_or_weight_is_all_zero_has_a_scale(recipe: str, m_splits: str) -> None:
+    case = Case.parse(f"torch:api=loop:m_splits={m_splits}:in_features=256:out_features=48:recipe={recipe}")
+    job = pipeline.job(case, "all")
+    right = conclude(case, engine(job.target).run(job), CPU)
+    assert (right.outcome, right.findings, right.channels["range"]) == (Outcome.PASSED, [], "judged")
+    found = verdict(str(case), "NothingByNothing")
+    assert {one.role for one in found.findings if one.outcome is Outcome.NONFINITE} == OF_NOTHING[m_splits]
+    assert verdict(str(case), "NothingByNothing", only="exact").outcome is Outcome.PASSED
+
+
 @pytest.mark.parametrize("recipe", KNOWN)
 def test_gradients_that_are_subnormal_in_fp8_may_not_be_lost(recipe: str) -> None:
     found = verdict(f"{LOOP}:recipe={recipe}", "NoSubnormalGradients")

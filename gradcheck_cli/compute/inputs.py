@@ -100,7 +100,7 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     if fill != "normal":
         level(case, layer.weight, layer.x, layer.grad_output, exponents)
         if fill == "range":
-            silence(case, layer.x)
+            silence(case, layer.weight, layer.x, layer.grad_output)
     else:
         halve_digits(case, (layer.weight, *layer.x, *layer.grad_output))
         spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)

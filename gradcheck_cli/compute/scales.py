@@ -86,18 +86,30 @@ def _place(rows: torch.Tensor, at: tuple[int, int], magnitude: float) -> None:
     rows[at] = torch.where(sign == 0, 1, sign) * magnitude
 
 
-def silence(case: Case, x: Sequence[torch.Tensor]) -> None:
-    """Make the last microbatch's x of one expert zero, whose scale is then no quotient, in place.
+def silence(case: Case, weight: torch.Tensor, x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]) -> None:
+    """Make a tensor of an expert zero, whose scale is then no quotient: x, grad_output and a weight, in place.
 
-    Of the expert with fewest tokens, and where a bias is left as its output; its wgrad has what the others brought.
+    Each of another expert, those with fewest tokens first. x and grad_output are zero in the last microbatch, and wgrad
+    has what the others brought; x where a bias is left as the output. A weight is zero all along, where two others are
+    left that nothing is taken of: of its expert the exact fill tells fprop and dgrad.
     """
-    tokens = case.splits(case.microbatches - 1)
-    busy = [one for one in tokens if one]
-    if recipe_of(case) is None or not case.bias or case.return_bias or case.microbatches == 1 or len(busy) < 2:
+    last = case.microbatches - 1
+    tokens = case.splits(last)
+    busy = sorted((one for one in range(case.num_gemms) if tokens[one]), key=lambda one: tokens[one])
+    if recipe_of(case) is None or case.microbatches == 1 or len(busy) < 2:
         return
-    expert = tokens.index(min(busy))
-    if any(case.splits(k)[expert] for k in range(case.microbatches - 1)):
-        x[-1].split(list(tokens))[expert].zero_()
+    biased = case.bias and not case.return_bias
+    if biased and _earlier(case, busy[0]):
+        x[last].split(list(tokens))[busy[0]].zero_()
+    if len(busy) > 2 and case.grad_output != "expanded" and _earlier(case, busy[1]):
+        grad_output[last].split(list(tokens))[busy[1]].zero_()
+    if len(busy) > 3:
+        weight[busy[2]] = 0
+
+
+def _earlier(case: Case, expert: int) -> bool:
+    """Whether an expert has a token before the last microbatch."""
+    return any(case.splits(k)[expert] for k in range(case.microbatches - 1))
 
 
 def spread(

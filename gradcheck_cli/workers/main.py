@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
 def _require_from(folder: str) -> None:
     """HarnessError where Transformer Engine was imported from elsewhere: it takes its version from what lies in front.
 
-    Its `__version__` is that of the metadata on sys.path, whatever an import hook found (transformer_engine/__init__.py).
+    Its `__version__` is that of the metadata on sys.path, whatever a hook found (transformer_engine/__init__.py).
     """
     module = sys.modules.get(PACKAGE) if folder else None
     found = os.path.dirname(getattr(module, "__file__", None) or "")  # noqa: PTH120 - as it was found, or nothing
