@@ -52,7 +52,10 @@ def unpacked(path: Path) -> Unpacked:
     if not (path / PACKAGE).is_dir():
         raise _none(path, f"no {PACKAGE}/ in it")
     # Without metadata of this name Transformer Engine cannot be imported either: it takes its __version__ from there.
-    versions = {found.version for found in metadata.distributions(name=DISTRIBUTION, path=[str(path)])}
+    try:
+        versions = {found.version for found in metadata.distributions(name=DISTRIBUTION, path=[str(path)])}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _none(path, f"a dist-info that cannot be read ({error})") from None
     if len(versions) != 1:
         raise _none(path, f"{PACKAGE}/ and {len(versions) or 'no'} dist-info of {DISTRIBUTION} beside it")
     (version,) = versions

@@ -30,7 +30,8 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.report import Report, gravest_code
 from gradcheck_cli.records.verdict import Outcome, Verdict
-from gradcheck_cli.records.versions import Result, Row, Side, Versions
+from gradcheck_cli.records.versions import Bisection, Change, Result, Row, Side, Tried, Versions
+from gradcheck_cli.reporters import bisection as bisection_told
 from gradcheck_cli.reporters import versions as versions_told
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.unpacked import Unpacked
@@ -230,6 +231,7 @@ BAD: dict[str, tuple[str, str]] = {
     "no metadata": ("run --te bare", "transformer_engine/ and no dist-info of transformer-engine beside it"),
     "two versions in one folder": ("run --te both", "transformer_engine/ and 2 dist-info of transformer-engine"),
     "a version that is none": ("run --te odd", "a dist-info that says Version: nightly, which is none"),
+    "metadata in letters that are none": ("run --te torn", "found a dist-info that cannot be read ('utf-8' codec"),
     "one version twice": ("run --te 2.17.1 --te again", "expected a version that no other --te has, found 2.17.1"),
     "versions of what is not on trial": (
         "run --provider torch --te 2.17.1 --te 2.18.0",
@@ -266,6 +268,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "2.18.0" / "transformer_engine-2.18.0.dist-info",
         folder / "both" / "transformer_engine-2.18.0.dist-info",
     )
+    unpack(folder, "2.19.0").rename(folder / "torn")
+    (folder / "torn" / "transformer_engine-2.19.0.dist-info" / "METADATA").write_bytes(b"Version: \xff\n")
     (folder / "file").touch()
     (folder / "empty").mkdir()
     (folder / "out" / "2.18.0").mkdir(parents=True)
@@ -481,6 +485,25 @@ def test_what_is_the_same_under_every_version_is_a_finding_or_nothing_executed(
     found = json.loads(done.out)
     jsonschema.validate(found, schema.schema("bisection"))
     assert (found["changes"], found["versions"]) == ([], versions.split())
+
+
+def test_what_else_is_not_the_same_is_told_beside_a_change(capsys: pytest.CaptureFixture[str]) -> None:
+    tried = [
+        Tried(
+            version=version,
+            verdict=verdict(RIGHT, outcome),
+            environment=Environment(versions={"transformer_engine": version, "cublaslt": cublaslt, "torch": "2.11"}),
+        )
+        for version, outcome, cublaslt in (("2.20.2", Outcome.PASSED, "13.5.0"), ("2.17.1", Outcome.INEXACT, "13.1.0"))
+    ]
+    found = Bisection(
+        gradcheck="1", case=RIGHT, versions=["2.17.1", "2.20.2"], tried=tried, not_run=[], seconds=1.0,
+        changes=[Change(kind="mended", old="2.17.1", new="2.20.2")],
+    )  # fmt: skip
+    bisection_told.show(found, "text", Console(color_system=None))
+    said = capsys.readouterr().out
+    assert "cublaslt is not the same either: 13.1.0 under 2.17.1, 13.5.0 under 2.20.2\n" in said
+    assert "torch is not" not in said
 
 
 ONCE = """

@@ -31,7 +31,7 @@ ProviderOption = Annotated[
     list[str],
     option(
         "--provider",
-        "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, else torch.",
+        "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, or --te is given, else torch.",
         metavar="NAME",
     ),
 ]

@@ -15,6 +15,7 @@ from gradcheck_cli.records.versions import KINDS, Bisection, Change, Kind, Tried
 from gradcheck_cli.reporters.plain_text import one_line
 from gradcheck_cli.reporters.standard_output import complain
 from gradcheck_cli.reporters.table import style
+from gradcheck_cli.reporters.versions import differing
 
 FORMATS = ("text", "json")
 _STYLES: dict[Kind, str] = {"broke": "bold red", "mended": "bold green"}
@@ -68,6 +69,10 @@ def _change(change: Change, by_version: dict[str, Tried]) -> str:
 def _last(found: Bisection) -> Iterator[str]:
     if not found.changes:
         yield "the same under every version"
+    for name in differing([one.environment for one in found.tried]):
+        own = {one.version: one.environment.versions.get(name, "none") for one in found.tried}
+        each = ", ".join(f"{own[version]} under {version}" for version in found.versions if version in own)
+        yield f"{name} is not the same either: {each}"
     if found.not_run:
         names = ", ".join(found.not_run)
         yield f"not run: {names}; a fault that came and went there does not show: --all runs every version"

@@ -124,8 +124,12 @@ def _where(found: Versions) -> str:
 
 
 def _differing(found: Versions) -> list[str]:
+    return differing([side.environment for side in found.sides])
+
+
+def differing(environments: Sequence[Environment]) -> list[str]:
     """What else is not the same in all runs: cuBLASLt, where an unpacked folder brings its own."""
-    known = [side.environment.versions for side in found.sides if side.environment.versions]
+    known = [one.versions for one in environments if one.versions]
     names = dict.fromkeys(name for one in known for name in one if name != _TE)
     return [name for name in names if len({one.get(name) for one in known}) > 1]
 
