@@ -169,8 +169,17 @@ def test_an_expert_whose_grad_output_or_weight_is_all_zero_has_a_scale(recipe: s
     right = conclude(case, engine(job.target).run(job), CPU)
     assert (right.outcome, right.findings, right.channels["range"]) == (Outcome.PASSED, [], "judged")
     found = verdict(str(case), "NothingByNothing")
-    assert {one.role for one in found.findings if one.outcome is Outcome.NONFINITE} == OF_NOTHING[m_splits]
+    assert {(one.role, one.outcome) for one in found.findings} == {
+        (role, Outcome.NONFINITE) for role in OF_NOTHING[m_splits]
+    }
     assert verdict(str(case), "NothingByNothing", only="exact").outcome is Outcome.PASSED
+
+
+def test_what_is_wrong_beside_an_expert_of_zeros_is_all_that_is_said() -> None:
+    case = "torch:api=loop:m_splits=16,48,0,32,64:in_features=256:out_features=48:recipe=Float8CurrentScaling"
+    found = verdict(case, "RangeForDigits")
+    assert found.outcome is Outcome.INEXACT
+    assert Outcome.VACUOUS not in {one.outcome for one in found.findings}
 
 
 @pytest.mark.parametrize("recipe", KNOWN)

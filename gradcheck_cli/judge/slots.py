@@ -23,9 +23,9 @@ def judge_slots(case: Case, observation: Observation, lambda_: float = LAMBDA) -
     judged = [
         (slot, channel, j) for channel in run for slot in wanted for j in judge_slot(case, slot, channel, lambda_)
     ]
-    passed = {key(slot) for slot, _, j in judged if j.outcome is Outcome.PASSED}
+    told = {key(slot) for slot, _, j in judged if j.outcome is not Outcome.VACUOUS}
     # What one channel cannot tell, another may: thin exact data can leave a small slot all zero.
-    judged = [row for row in judged if row[2].outcome is not Outcome.VACUOUS or key(row[0]) not in passed]
+    judged = [row for row in judged if row[2].outcome is not Outcome.VACUOUS or key(row[0]) not in told]
     # Where an expert without tokens was to get its zeros cannot be told: it shares the fate of the others.
     misplaced = {slot.role for slot, _, j in judged if j.outcome is Outcome.MISPLACED}
     judged = [row for row in judged if not (_no_zeros(row) and row[0].role in misplaced)]
