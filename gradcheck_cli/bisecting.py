@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gradcheck_cli import __version__, plugins, reproducing, selection, side_by_side, unpacked
+from gradcheck_cli import __version__, plugins, reproducing, selection, unpacked
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.judge.bisection import changes, search
 from gradcheck_cli.judge.versions import same
@@ -71,7 +71,7 @@ def _case(text: str) -> Case:
     left_out = matrix.excluded(case, named=True)
     if left_out:
         raise UsageError(f"expected a case that can run; {case} is excluded by {left_out.constraint}: {left_out.why}")
-    side_by_side.require_te([plugins.candidate(case.provider)])
+    selection.require_te([plugins.candidate(case.provider)])
     return case
 
 

@@ -46,6 +46,8 @@ def select(asked: Asked) -> Selection:
     """Enumerate, then filter the list. UsageError or NothingSelected say what to change."""
     named = [_seeded(parse(text), asked.seed) for text in asked.case]
     candidates, why = providers(asked, named)
+    if asked.te:
+        require_te(candidates, why)
     points = _points(asked, named, candidates)
     wanted = compile_expression(asked.expression) if asked.expression else lambda _: True
     kept = part([point for point in points if wanted(case_of(point))], asked.shard)
@@ -163,3 +165,13 @@ def _made_for(asked: Asked) -> str:
     axes = [axis for block in matrix.load(asked.matrix).blocks for axis in block.axes if axis.name == "provider"]
     only = dict.fromkeys(value for axis in axes for value in axis.values)
     return f"; it is made for --provider {' or '.join(only)}" if only else ""
+
+
+def require_te(candidates: Sequence[Candidate], why: str = "") -> None:
+    """UsageError where no Transformer Engine is on trial, which an unpacked one could be put under."""
+    if all(candidate.distribution == "torch" for candidate in candidates):
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise UsageError(
+            f"--te names a Transformer Engine: expected a provider that uses it, found {names}"
+            f"{f' ({why})' if why else ''}; ask for --provider te, or leave --te out"
+        )

@@ -12,7 +12,6 @@ import msgspec
 from gradcheck_cli import pipeline, unpacked
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.judge.versions import side_by_side
-from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.report import Report, gravest_code
 from gradcheck_cli.records.versions import Side, Versions
 from gradcheck_cli.reporters import versions as told
@@ -34,7 +33,6 @@ def run(asked: Asked, options: pipeline.RunOptions, typed: pipeline.Typed, te: S
     if len(versions) < 2:
         return pipeline.run(_under(asked, versions), options, typed)
     asked, selected = pipeline.prepared(_under(asked, versions), options)
-    require_te(selected.candidates, selected.chosen_because)
     base = options.output or pipeline.default_folder(datetime.now(timezone.utc), selected)
     _require_new(base, versions)
     each = msgspec.structs.replace(options, last_failed=None)
@@ -42,16 +40,6 @@ def run(asked: Asked, options: pipeline.RunOptions, typed: pipeline.Typed, te: S
     if not reports:
         raise HarnessError("no version could be run; what each of them said stands above")
     return _tell(sides, reports, base)
-
-
-def require_te(candidates: Sequence[Candidate], why: str = "") -> None:
-    """UsageError where no Transformer Engine is on trial, whose versions could differ."""
-    if all(candidate.distribution == "torch" for candidate in candidates):
-        names = ", ".join(candidate.name for candidate in candidates)
-        raise UsageError(
-            f"--te names several versions: expected a provider that uses Transformer Engine, found {names}"
-            f"{f' ({why})' if why else ''}; ask for --provider te, or leave --te out"
-        )
 
 
 def _under(asked: Asked, versions: Sequence[Unpacked]) -> Asked:

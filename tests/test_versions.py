@@ -235,7 +235,15 @@ BAD: dict[str, tuple[str, str]] = {
     "one version twice": ("run --te 2.17.1 --te again", "expected a version that no other --te has, found 2.17.1"),
     "versions of what is not on trial": (
         "run --provider torch --te 2.17.1 --te 2.18.0",
-        "expected a provider that uses Transformer Engine, found torch",
+        "expected a provider that uses it, found torch",
+    ),
+    "a version of what is not on trial": (
+        "run --provider torch --te 2.17.1",
+        "expected a provider that uses it, found torch",
+    ),
+    "a version beside a case of torch": (
+        "run --case torch:api=loop --te 2.17.1",
+        "expected a provider that uses it, found torch",
     ),
     "a folder that is there": (
         f"run --case {RIGHT} --te 2.17.1 --te 2.18.0 --output out",
@@ -244,7 +252,7 @@ BAD: dict[str, tuple[str, str]] = {
     "a bisection of one": (f"bisect --case {RIGHT} --te 2.17.1", "expected two versions or more, found 1"),
     "a bisection of torch": (
         "bisect --case torch:api=loop --te 2.17.1 --te 2.18.0",
-        "expected a provider that uses Transformer Engine, found torch",
+        "expected a provider that uses it, found torch",
     ),
     "a bisection of what is excluded": (
         "bisect --case te:api=op_mlp:path=native --te 2.17.1 --te 2.18.0",

@@ -31,7 +31,7 @@ ProviderOption = Annotated[
     list[str],
     option(
         "--provider",
-        "Who builds the layer; repeatable. auto: te where it is installed and a CUDA driver answers, or with --te; else torch.",
+        "Who builds the layer; repeatable. auto: te where it is installed and CUDA answers, or with --te; else torch.",
         metavar="NAME",
     ),
 ]
