@@ -43,6 +43,12 @@ ODDITIES = (
     ),
     Oddity(
         "wgrad",
+        lambda case: case.save_original_input and case.backward_override == "dequantized",
+        "TransformerEngine PR 3141: the wgrad of a dequantized backward took the input as it was given, up to 2.17",
+        before=(2, 18),
+    ),
+    Oddity(
+        "wgrad",
         lambda case: case.frozen_weights in ("first", "last"),
         f"requires_grad is read of weight0, for all experts ({_MODULE}, `weights[0].requires_grad`)",
     ),
