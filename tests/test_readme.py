@@ -107,3 +107,17 @@ def test_what_doctor_says_of_an_h200_is_what_it_prints_at_100_columns() -> None:
 def test_every_link_leads_to_a_file(name: str) -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXTS[name]) if not link.startswith("http")]
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_each_value_of_each_axis_is_executed_by_a_recorded_run_or_named_with_what_would_open_it() -> None:
+    kept = [file.parent for file in (ROOT / "reports").glob("[!0-9]*/**/report.json")]  # runs of one's own have a date
+    verdicts = [one for folder in kept for one in read(folder).verdicts]
+    ran = {(axis, str(value)) for one in verdicts if one.outcome.executed for axis, value in one.axes.items()}
+    schemas = {field.name: msgspec.json.schema(field.type) for field in msgspec.structs.fields(Case)}
+    values = {
+        axis: schema.get("enum", [0, 1] if schema.get("type") == "boolean" else []) for axis, schema in schemas.items()
+    }
+    unseen = {f"{axis}={value}" for axis, own in values.items() for value in own if (axis, str(value)) not in ran}
+    said = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+    assert unseen == {"recipe=MXFP8", "recipe=NVFP4"}
+    assert all(f"{one}, which" in said for one in unseen)
