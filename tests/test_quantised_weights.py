@@ -244,10 +244,11 @@ def test_what_quantisation_left_of_random_data_must_stay_to_the_last_bit(stand_i
     from transformer_engine.common.recipe import Float8CurrentScaling
 
     from gradcheck_cli.compute.providers.te_parameters import TEParameters
+    from gradcheck_cli.compute.providers.te_recipe import Quantised
 
     with stand_in.quantized_model_init(enabled=True, recipe=Float8CurrentScaling()):
         op = stand_in.ops.GroupedLinear(2, 32, 16, bias=False, dtype=torch.bfloat16, single_grouped_weight=packed)
-    layer = TEParameters(op, 2)
+    layer = TEParameters(op, 2, Quantised(Case.parse("te:api=op:recipe=Float8CurrentScaling")))
     drawn = torch.randn(2, 16, 32).bfloat16()
     layer.load(drawn, None)
     held = named("weight", list(layer.weights))

@@ -108,7 +108,7 @@ class Engine:
             as_asked = as_built.items() <= case.axes().items()
             for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill, watch) if as_asked else ():
                 # A layer that does not say which path it took has not said that it took the one asked for.
-                unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case), "unknown")
+                unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case, phase), "unknown")
                 with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):
                     note(effective, {**unsaid, **layer.effective(), **layout(layer)})
                 stages = staged(job, reference, k, found)

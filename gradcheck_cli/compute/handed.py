@@ -33,8 +33,8 @@ def laid(name: str, values: torch.Tensor, layout: str, byte: int) -> Guarded:
 
 
 def x_of(case: Case, values: torch.Tensor, byte: int) -> tuple[Guarded, torch.Tensor]:
-    """x of one microbatch as the layer gets it, and what is in it."""
-    whole = padded(case, values)
+    """x of one microbatch as the layer gets it, and what is in it; under autocast the same numbers in fp32."""
+    whole = padded(case, values.float() if case.autocast else values)
     return laid("x", whole, case.input_layout, byte), whole
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -11,30 +11,25 @@ import torch
 
 from gradcheck_cli.compute.attached import (
     Hooks,
-    Parameters,
     attach_main_grad,
     clear_flags,
     freeze,
     held_parameters,
-    named,
 )
+from gradcheck_cli.compute.calling import Calling
 from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.kernels import Watch, unwatched
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Guarded, Loans, Placed, guard_byte, guarded, loaded
+from gradcheck_cli.compute.lending import FC2, lent
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Placed, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
-from gradcheck_cli.compute.trial import a_tensor, as_chain, every_parameter, on_trial
+from gradcheck_cli.compute.trial import a_tensor, as_chain, on_trial
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import frozen, joined, steps_of
+from gradcheck_cli.records.due import joined, steps_of
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 from gradcheck_cli.records.roles import is_chain, part, weights_of
-
-# What the names of a chain's second layer end with.
-FC2 = "_fc2"
-
-Attached = dict[Role, list[Placed]]
 
 
 class After(NamedTuple):
@@ -92,6 +87,10 @@ class Trainer:
                 for role, one in self.main_grads.items()
             }
             self.hooks = {role: Hooks(self.held.of(role)) for role in weights_of(case)}
+        with self._trial("build of what is called"):
+            self.calling = Calling(case, layer, self.device)
+            self._capture()
+        with self._trial("reading the parameters before the first microbatch"):
             self.loans = lent(case, layer, inputs, self.held, self.attached, list(self.main_grads.values()))
         self.before: torch.Tensor | None = None
         self.x: dict[int, torch.Tensor] = {}
@@ -109,9 +108,10 @@ class Trainer:
         ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         self.loans.lend(x, whole, ahead, k)
         self._scale(k)
-        with self._trial(f"forward of microbatch {k}"), self.watch("forward"), filled(POISON[self.fill], self.device):
-            y = a_tensor(self.layer.forward(ahead, splits))
+        with self._candidate("forward", f"forward of microbatch {k}"):
+            y = a_tensor(self.calling.forward(ahead, splits))
         self.x[k], self.y[k] = x.tensor, y
+        self._infer(k)
         shape = (case.rows(k), *part(case, "fprop"))
         with self._trial(f"reading the output of microbatch {k}"):
             fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
@@ -139,7 +139,7 @@ class Trainer:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)
             grads.append(given.tensor)
-        with self._trial(said), self.watch("backward"), filled(POISON[self.fill], self.device):
+        with self._candidate("backward", said):
             torch.autograd.backward([self.y.pop(k) for k in step], grads)
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
@@ -156,12 +156,32 @@ class Trainer:
     def backward_dw(self, step: tuple[int, ...]) -> After:
         """The gradients of the parameters that the backward left open, use by use."""
         said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
-        with self._trial(said), self.watch("backward_dw"), filled(POISON[self.fill], self.device):
+        with self._candidate("backward_dw", said):
             for _ in step:
                 cast("Delayed", self.layer).backward_dw()
         with self._trial(f"reading the gradients after the {said}"):
             parameters, seen = self._parameters(), self.loans.seen()
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
+
+    def _capture(self) -> None:
+        """Let each list of splits be captured, and set back what the backwards of that have left."""
+        if self.case.cuda_graph == "none":
+            return
+        for k in range(self.case.microbatches):
+            x, _ = x_of(self.case, self.inputs.x[k], self.byte)
+            self.calling.capture(x.tensor.requires_grad_(not self.case.frozen_input), self.case.splits(k))
+        for role, one in self.main_grads.items():
+            one.tensor.copy_(self.inputs.prefill_of(role))
+            self.hooks[role].taken()
+        clear_flags(self.case, self.held)
+
+    def _infer(self, k: int) -> None:
+        """An evaluation between a forward and its backward, of tokens that no gradient may come from."""
+        if self.case.inference == "none":
+            return
+        other, _ = x_of(self.case, -self.inputs.x[k], self.byte)
+        with self._trial(f"an inference before the backward of microbatch {k}"):
+            self.calling.infer(other.tensor, self.case.splits(k))
 
     def _by_token(self, k: int) -> list[Found]:
         """The gradients of x and of a chain's probabilities."""
@@ -181,30 +201,14 @@ class Trainer:
             found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
         return found
 
+    @contextmanager
+    def _candidate(self, phase: Phase, said: str) -> Iterator[None]:
+        """Around what the candidate itself computes."""
+        with self._trial(said), self.watch(phase), filled(POISON[self.fill], self.device), self.calling.aside(phase):
+            yield
+
     def _trial(self, during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[self.fill]}", self.device)
-
-
-def lent(
-    case: Case, layer: Layer, inputs: Inputs, held: Parameters, attached: Attached, around: list[Guarded]
-) -> Loans:
-    """What a candidate holds before its first microbatch."""
-    weights, biases, second = (
-        named("weight", held.weights),
-        named("bias", held.biases),
-        named(f"weight{FC2}", held.weights_fc2),
-    )
-    due = biases if case.fuse_wgrad_accumulation else [*weights, *biases, *second]
-    asleep = {one.name for i, one in enumerate(weights) if frozen(case, i)}
-    asleep |= {one.name for one in biases if case.frozen_bias}
-    given = {
-        "weight": (weights, inputs.weight),
-        "bias": (biases, inputs.bias),
-        f"weight{FC2}": (second, inputs.weight_fc2),
-    }
-    kept = [loaded(name, own, values) for name, (own, values) in given.items() if values is not None]
-    main_grads = [one for own in attached.values() for one in own]
-    return Loans(kept, main_grads, around, due, lambda: every_parameter(layer), asleep)
 
 
 def _wgrad(

@@ -52,6 +52,25 @@ class Delayed(Layer, Protocol):
         """Compute the weights' gradients of the earliest backward, or use in one, that left them open."""
 
 
+class Switching(Layer, Protocol):
+    """What a layer must do besides where the case has `inference=eval`."""
+
+    def train(self, *, mode: bool) -> object:
+        """Go to training, or to evaluation."""
+
+
+class Recomputing(Layer, Protocol):
+    """What a layer must do besides where the case has `recompute=te` or `cuda_graph=te`, its library's own ways."""
+
+    def checkpoint(
+        self, call: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor], x: torch.Tensor, m_splits: tuple[int, ...]
+    ) -> torch.Tensor:
+        """call(x, m_splits), kept so that the backward runs it again."""
+
+    def graphed(self, module: torch.nn.Module, sample: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
+        """The module's forward and backward, captured with these sample inputs."""
+
+
 class Chain(Layer, Protocol):
     """What a layer must do besides where it is a chain, api=op_mlp: fc2(probs * silu(a) * b), [a, b] = fc1(x).
 

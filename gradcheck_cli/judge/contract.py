@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gradcheck_cli.judge.called import called_in_words, steps_in_words
 from gradcheck_cli.judge.formulas import formulas_of, middle
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
@@ -19,10 +20,10 @@ from gradcheck_cli.records.due import (
     frozen,
     hooks_of,
     is_first,
-    joined,
     overwriting,
     overwriting_at_all,
     steps_of,
+    x_dtype,
 )
 from gradcheck_cli.records.observation import Buffer, Phase, Role
 from gradcheck_cli.records.recipe import quantised_in_words
@@ -70,7 +71,7 @@ def _microbatch(case: Case, k: int, *, last: bool) -> Iterator[Expected]:
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
         yield _by_token(case, "fprop", "forward", "output", common)
-        dgrad = _by_token(case, "dgrad", "backward", "input.grad", common)
+        dgrad = _by_token(case, "dgrad", "backward", "input.grad", common | {"dtype": LONG_NAMES[x_dtype(case)]})
         yield _nothing(dgrad) if case.frozen_input else dgrad
         if is_chain(case):
             yield _by_token(case, "pgrad", "backward", "probs.grad", common)
@@ -156,11 +157,12 @@ def in_words(case: Case) -> list[str]:
     if case.frozen_input:
         said.append("dgrad: x asks for none, and x.grad stays None")
     else:
-        said.append(f"dgrad: x.grad, (sum(m_splits), {case.in_features}) {dtype}, is {formulas['dgrad']}")
+        what = f"(sum(m_splits), {case.in_features}) {LONG_NAMES[x_dtype(case)]}, is {formulas['dgrad']}"
+        said.append(f"dgrad: x.grad, {what}")
     said += [line for role in weights_of(case) for line in _wgrad_in_words(case, role, formulas[role])]
     if is_chain(case):
         said.append(f"pgrad: probs.grad, (sum(m_splits),) {dtype}, is {formulas['pgrad']}")
-    return [*said, *_bgrad_in_words(case), *_steps_in_words(case)]
+    return [*said, *_bgrad_in_words(case), *steps_in_words(case), *called_in_words(case)]
 
 
 def _bgrad_in_words(case: Case) -> Iterator[str]:
@@ -173,31 +175,6 @@ def _bgrad_in_words(case: Case) -> Iterator[str]:
     yield f"bgrad: .grad of {owner} {LONG_NAMES[case.dtype]}, {frozen_ if case.frozen_bias else right}"
     if case.return_bias:
         yield "the layer returns its biases beside x_i w_i^T, and the trainer adds them to the rows"
-
-
-def _steps_in_words(case: Case) -> Iterator[str]:
-    """What is said of the rows nobody reads, and of when each gradient is there."""
-    if case.tail_rows:
-        yield (
-            f"{case.tail_rows} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the "
-            f"output and x.grad have rows for them, which nobody reads, and no gradient depends on them"
-        )
-    if case.tied_weights:
-        yield (
-            f"tied weights: one backward goes through the outputs of microbatches "
-            f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
-        )
-    if hooks_of(case) and case.frozen_weights != "all":
-        yield "each backward hands autograd a gradient of each weight, or a dummy, once: a wrapper reduces in its hooks"
-    if case.delay_wgrad_compute:
-        times = "once for each use after each backward" if case.tied_weights else "once after each backward"
-        yield (
-            f"backward_dw() is called {times}: before it every main_grad is bit-unchanged and an "
-            "unfused .grad is not judged; after it all of the above holds"
-        )
-
-
-FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
 
 
 def _called_with(case: Case, k: int) -> str:

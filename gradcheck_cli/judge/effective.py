@@ -31,7 +31,7 @@ def not_the_case(case: Case, observation: Observation, environment: Environment)
     differs = differences(case, observation)
     # Where no data allows a comparison nothing ran, and nobody could say what did.
     ran = observation.ending == "finished" and any(not channel.inapplicable for channel in observation.channels)
-    silent = [name for name in asked_of_the_forward(case) if ran and name not in observation.effective]
+    silent = [name for name in asked_of_the_forward(case, "backward") if ran and name not in observation.effective]
     if not differs and not silent:
         return None
     unsaid = "; ".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradcheck_cli.matrices.calling_constraints import CALLING
 from gradcheck_cli.matrices.constraint import Constraint
 from gradcheck_cli.matrices.recipe_constraints import RECIPES
 from gradcheck_cli.records import splits
@@ -83,6 +84,7 @@ _CHAIN = (
 CONSTRAINTS = (
     *_CHAIN,
     *RECIPES,
+    *CALLING,
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",

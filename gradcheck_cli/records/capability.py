@@ -134,6 +134,14 @@ ROWS = (
         name="op-freezes-all-or-none", provider="te", api="op", since=(2, 13),
         gates=("frozen",), says=r"has requires_grad=(True|False), but expected requires_grad=",
     ),
+    *(
+        Row(
+            name="streams-need-cuda", provider=provider, api=api, since=(2, 6),
+            gates=("cuda",), says=r"expected a CUDA device for a stream", raises="NotImplementedError",
+        )
+        for provider, apis in (("torch", ("loop", "grouped_mm", "op_mlp")), ("te", ("module", *OPS)))
+        for api in apis
+    ),
     Row(
         name="torch-without-grouped-mm", provider="torch", api="grouped_mm", since=(2, 6),
         gates=("torch",), says=r"grouped_mm is not in torch", raises="NotImplementedError",

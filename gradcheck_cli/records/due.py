@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.dtype import DtypeName
 from gradcheck_cli.records.observation import Buffer, Phase
 
 # What may be in .grad beside a fused main_grad: a dummy of any content, one that is exactly zero, or nothing at all.
@@ -96,3 +97,8 @@ def dummy_of(case: Case) -> Dummy:
     if case.grad_added_to_main_grad == "absent":
         return "none"
     return "zero" if case.zero_out_wgrad else "any"
+
+
+def x_dtype(case: Case) -> DtypeName:
+    """The dtype of x and of x.grad."""
+    return "fp32" if case.autocast else case.dtype

@@ -22,7 +22,16 @@ def gates(case: Case, environment: Environment) -> list[Gate]:
 
 
 def _gates(case: Case, environment: Environment) -> list[Gate]:
-    return [gate for gate in (*_te_gates(case, environment), _torch_gate(environment), _alignment_gate(case)) if gate]
+    return [
+        gate
+        for gate in (
+            *_te_gates(case, environment),
+            _torch_gate(environment),
+            _alignment_gate(case),
+            _cuda_gate(case, environment),
+        )
+        if gate
+    ]
 
 
 def asked_path(case: Case, environment: Environment) -> str:
@@ -213,3 +222,12 @@ def _columns_gate(case: Case, elements: int) -> Gate | None:
         unlock="grad_output=random and input_layout=contiguous",
         microbatch=odd[0],
     )
+
+
+def _cuda_gate(case: Case, environment: Environment) -> Gate | None:
+    """Streams and graphs are CUDA's."""
+    asked = [f"{name}={value}" for name, value in (("stream", case.stream), ("cuda_graph", case.cuda_graph))]
+    wanted = [one for one in asked if not one.endswith(("=default", "=none"))]
+    if not wanted or environment.device.startswith("cuda"):
+        return None
+    return Gate(name="cuda", found=f"{' and '.join(wanted)} on {environment.device}", unlock="a CUDA device")

@@ -65,6 +65,12 @@ ODDITIES = (
     ),
     Oddity(
         "wgrad",
+        lambda case: case.cuda_graph != "none" and case.fuse_wgrad_accumulation,
+        "a replay runs no Python, which alone sets grad_added_to_main_grad (transformer_engine/pytorch/graph.py)",
+        apis=("module", "op"),
+    ),
+    Oddity(
+        "wgrad",
         lambda case: case.delay_wgrad_compute and not case.fuse_wgrad_accumulation,
         f"backward_dw() assigns .grad and does not add to it ({_MODULE}, {_OP}, `backward_dw`)",
         apis=("module", "op"),

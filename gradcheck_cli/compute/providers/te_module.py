@@ -12,8 +12,9 @@ import torch
 import transformer_engine.pytorch as te
 
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
+from gradcheck_cli.compute.providers.te_parameters import TEParameters
 from gradcheck_cli.compute.providers.te_recipe import Quantised
+from gradcheck_cli.compute.providers.te_taken import path_taken
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first
 
@@ -36,8 +37,8 @@ class ModuleLayer(TEParameters):
         if case.path != "auto" and "use_grouped_tensor" in accepted:
             options["use_grouped_tensor"] = case.path == "native"
         self._switch = None if case.path == "auto" or "use_grouped_tensor" in accepted else case.path == "native"
-        self._quantised = Quantised(case)
-        with self._quantised.building():
+        quantised = Quantised(case)
+        with quantised.building():
             module = te.GroupedLinear(
                 num_gemms=case.num_gemms,
                 in_features=case.in_features,
@@ -48,7 +49,7 @@ class ModuleLayer(TEParameters):
                 fuse_wgrad_accumulation=case.fuse_wgrad_accumulation,
                 **options,
             )
-        super().__init__(module, case.num_gemms)
+        super().__init__(module, case.num_gemms, quantised)
         self._path: str | None = None
         self._case, self._calls = case, 0
 
@@ -57,20 +58,21 @@ class ModuleLayer(TEParameters):
         # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one.
         native = getattr(self.layer, "use_grouped_tensor", False)
         how = self._case.m_splits_as if self._case.m_splits_as != "auto" else "device" if native else "list"
-        splits: Any = splits_as(how, m_splits, x.device)
-        with _variable(SWITCH, value=self._switch), self._quantised.context():
+        splits: Any = self.given_splits(how, m_splits, x.device)
+        with _variable(SWITCH, value=self._switch), self.quantised.context():
             returned = self.layer(x, splits, is_first_microbatch=is_first(self._case, self._calls))
-        self._calls += 1
+        # What is run without a graph is no microbatch, or one that is yet to be run again.
+        self._calls += torch.is_grad_enabled()
         y: torch.Tensor = with_its_bias(returned, m_splits) if self._case.return_bias else returned
-        self._path = path_taken(y)
-        self._quantised.look(y)
+        self._path = path_taken(y) or self._path
+        self.quantised.look(y)
         return y
 
     def effective(self) -> dict[str, str | int]:
         """Layout, fusion, and the path and recipe of the last forward."""
         ran: dict[str, str | int] = {"path": self._path} if self._path else {}
         fused = int(self.layer.fuse_wgrad_accumulation)
-        return {**self.layout(), "fuse_wgrad_accumulation": fused, **ran, **self._quantised.effective()}
+        return {**self.layout(), "fuse_wgrad_accumulation": fused, **ran, **self.quantised.effective()}
 
 
 def with_its_bias(returned: Any, m_splits: tuple[int, ...]) -> torch.Tensor:

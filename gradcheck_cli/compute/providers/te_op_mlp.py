@@ -7,7 +7,8 @@ import transformer_engine.pytorch.ops as te_ops
 
 from gradcheck_cli.compute.providers.chain_parameters import ChainParameters
 from gradcheck_cli.compute.providers.te_ops import OpLayer
-from gradcheck_cli.compute.providers.te_parameters import path_taken, splits_as
+from gradcheck_cli.compute.providers.te_parameters import splits_as
+from gradcheck_cli.compute.providers.te_taken import path_taken
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.roles import layers
 
@@ -27,7 +28,7 @@ class ChainLayer(ChainParameters):
         # One tensor for both layers, as the fused kernels of later architectures ask for.
         splits = splits_as(self._how, m_splits, x.device)
         y: torch.Tensor = self._chain(x, splits, self.probs, splits)
-        self._path = path_taken(y)
+        self._path = path_taken(y) or self._path
         return y
 
     def effective(self) -> dict[str, str | int]:

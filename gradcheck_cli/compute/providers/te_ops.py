@@ -8,8 +8,9 @@ import torch
 import transformer_engine.pytorch.ops as te_ops
 
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.providers.te_parameters import TEParameters, path_taken, splits_as
+from gradcheck_cli.compute.providers.te_parameters import TEParameters
 from gradcheck_cli.compute.providers.te_recipe import Quantised
+from gradcheck_cli.compute.providers.te_taken import path_taken
 from gradcheck_cli.records.case import Case
 
 
@@ -19,8 +20,8 @@ class OpLayer(TEParameters):
     def __init__(self, case: Case, device: torch.device) -> None:
         asked = ("single_grouped_weight", "single_grouped_bias", "delay_wgrad_compute")
         options: dict[str, Any] = {name: True for name in asked if getattr(case, name)}
-        self._case, self._quantised = case, Quantised(case)
-        with self._quantised.building():
+        self._case, quantised = case, Quantised(case)
+        with quantised.building():
             op = te_ops.GroupedLinear(
                 case.num_gemms,
                 case.in_features,
@@ -31,23 +32,23 @@ class OpLayer(TEParameters):
                 accumulate_into_main_grad=case.fuse_wgrad_accumulation,
                 **options,
             )
-        super().__init__(op, case.num_gemms)
+        super().__init__(op, case.num_gemms, quantised)
         self._path: str | None = None
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
         how = "device" if self._case.m_splits_as == "auto" else self._case.m_splits_as
-        with self._quantised.context():
-            y: torch.Tensor = self.layer(x, splits_as(how, m_splits, x.device))
-        self._path = path_taken(y)
-        self._quantised.look(y)
+        with self.quantised.context():
+            y: torch.Tensor = self.layer(x, self.given_splits(how, m_splits, x.device))
+        self._path = path_taken(y) or self._path
+        self.quantised.look(y)
         return y
 
     def effective(self) -> dict[str, str | int]:
         """Layout, fusion, and the path and recipe of the last forward."""
         path: dict[str, str | int] = {"path": self._path} if self._path else {}
         fused = int(self.layer._accumulate_into_main_grad)  # noqa: SLF001  there is no public name for it
-        return {**self.layout(), "fuse_wgrad_accumulation": fused, **path, **self._quantised.effective()}
+        return {**self.layout(), "fuse_wgrad_accumulation": fused, **path, **self.quantised.effective()}
 
 
 def build(case: Case, device: torch.device) -> OpLayer:

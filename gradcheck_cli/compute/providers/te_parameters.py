@@ -1,16 +1,16 @@
-"""Where are the parameters of a Transformer Engine GroupedLinear, and which path did it take?"""
+"""Where are the parameters of a Transformer Engine GroupedLinear, and what can be done with it besides a forward?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import transformer_engine
+import transformer_engine.pytorch
 
 from gradcheck_cli.compute.provider import DTYPES
+from gradcheck_cli.compute.providers.te_recipe import Quantised
 from gradcheck_cli.compute.stored import buffer, is_quantised, members
-from gradcheck_cli.records.environment import version
 
 
 class TEParameters:
@@ -20,9 +20,10 @@ class TEParameters:
     None. Biases are `bias0` ...
     """
 
-    def __init__(self, layer: Any, experts: int) -> None:
-        self.layer = layer
+    def __init__(self, layer: Any, experts: int, quantised: Quantised) -> None:
+        self.layer, self.quantised = layer, quantised
         self.experts = experts
+        self._splits: dict[tuple[int, ...], torch.Tensor] = {}
 
     @property
     def packed(self) -> bool:
@@ -46,6 +47,30 @@ class TEParameters:
     def backward_dw(self) -> None:
         """The wgrad GEMMs that a backward left open."""
         self.layer.backward_dw()
+
+    def train(self, *, mode: bool) -> object:
+        """Go to training, or to evaluation."""
+        return self.layer.train(mode)
+
+    def checkpoint(self, call: Any, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """te.checkpoint, which asks when it is called whether a recipe is in force, and then keeps its scales."""
+        module: Any = transformer_engine.pytorch
+        with self.quantised.context():
+            y: torch.Tensor = module.checkpoint(call, x, m_splits)
+        return y
+
+    def graphed(self, module: torch.nn.Module, sample: tuple[torch.Tensor, ...]) -> Any:
+        """te.make_graphed_callables."""
+        te: Any = transformer_engine.pytorch
+        return te.make_graphed_callables(module, sample)
+
+    def given_splits(self, how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:
+        """`splits_as`, the same tensor for the same splits: none can be made while a CUDA graph is captured."""
+        if how != "device":
+            return splits_as(how, m_splits, device)
+        if m_splits not in self._splits:
+            self._splits[m_splits] = splits_as(how, m_splits, device)
+        return self._splits[m_splits]
 
     @torch.no_grad()
     def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -80,35 +105,3 @@ def splits_as(how: str, m_splits: tuple[int, ...], device: torch.device) -> Any:
     if how == "list":
         return list(m_splits)
     return torch.tensor(m_splits, dtype=torch.int64, device=device if how == "device" else "cpu")
-
-
-def path_taken(output: torch.Tensor) -> str:
-    """native, legacy or unknown, as the autograd node that made the output remembers it; "" where none made it.
-
-    Of a chain both layers say theirs: `native and legacy` where one took another.
-
-    Transformer Engine 2.17 and 2.18 keep `use_grouped_tensor_path` in the module's context, 2.19 and later
-    `grouped_tensor_supported`; the op keeps `use_grouped_tensor_path` in the context of the basic op. Versions before
-    2.17 have no native path on Hopper. A later one without either is unknown, which no request for a path can match.
-    """
-    if output.grad_fn is None:
-        return ""
-    said = [
-        "native" if taken else "legacy"
-        for node in contexts(output.grad_fn)
-        for name in ("use_grouped_tensor_path", "grouped_tensor_supported")
-        if (taken := getattr(node, name, None)) is not None
-    ]
-    if said:
-        return " and ".join(dict.fromkeys(said))
-    return "legacy" if version(str(transformer_engine.__version__)) < (2, 17) else "unknown"
-
-
-def contexts(node: Any, depth: int = 4) -> Iterator[Any]:
-    """An autograd node, the contexts of the basic ops that it stands for, and those behind it."""
-    if node is None or depth == 0:
-        return
-    yield node
-    yield from getattr(node, "basic_op_ctxs", None) or ()
-    for parent, _ in node.next_functions:
-        yield from contexts(parent, depth - 1)

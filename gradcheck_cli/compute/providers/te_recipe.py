@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformer_engine.pytorch
 
-from gradcheck_cli.compute.providers.te_parameters import contexts
+from gradcheck_cli.compute.providers.te_taken import contexts
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.recipe import recipe_of
 

@@ -11,11 +11,17 @@ from gradcheck_cli.records.case import Case
 class GroupedMMLayer(TorchLayer):
     """One grouped_mm over all experts: x (T, K) with int32 offsets, weights as (G, K, N) views."""
 
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self._ends: dict[tuple[int, ...], torch.Tensor] = {}
+
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
         used = self.used()
         weight = used[0] if self.packed else torch.stack(used)
-        ends = torch.tensor(m_splits, device=x.device).cumsum(0).to(torch.int32)
+        if m_splits not in self._ends:  # none can be made while a CUDA graph is captured
+            self._ends[m_splits] = torch.tensor(m_splits, device=x.device).cumsum(0).to(torch.int32)
+        ends = self._ends[m_splits]
         y: torch.Tensor = torch.nn.functional.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
         if not len(self._biases) and len(x) == sum(m_splits):
             return y

@@ -37,9 +37,13 @@ class TorchLayer(torch.nn.Module):
                 weight.register_post_accumulate_grad_hook(self._accumulated)
 
     def used(self) -> list[torch.Tensor]:
-        """The weights of the next forward; with `delay_wgrad_compute` stand-ins, whose gradients backward_dw takes."""
-        self._calls += 1
-        if not self.delayed:
+        """The weights of the next forward; with `delay_wgrad_compute` stand-ins, whose gradients backward_dw takes.
+
+        What is run without a graph is no microbatch, or one that is yet to be run again.
+        """
+        if torch.is_grad_enabled():
+            self._calls += 1
+        if not self.delayed or not torch.is_grad_enabled():
             return list(self._weights)
         self._stand_ins.append([one.detach().requires_grad_(one.requires_grad) for one in self._weights])
         return self._stand_ins[-1]

@@ -29,7 +29,7 @@ class LoopLayer(TorchLayer):
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        if self.quantiser:
+        if self.quantiser and torch.is_grad_enabled():
             self.quantiser.step()
         used = self.used()
         weights = used[0].unbind() if self.packed else used

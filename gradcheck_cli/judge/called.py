@@ -1,0 +1,63 @@
+"""What is done around a layer, and when, in words for `gradcheck show`? None of it changes which gradients are due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import hooks_of, joined, steps_of
+
+RECOMPUTED = {
+    "reentrant": "torch.utils.checkpoint(use_reentrant=True)",
+    "nonreentrant": "torch.utils.checkpoint(use_reentrant=False)",
+    "te": "transformer_engine.pytorch.checkpoint",
+}
+ASIDE = {"side": "all of it", "backward": "each backward", "backward_dw": "each backward_dw()"}
+GRAPHED = {"torch": "torch.cuda.make_graphed_callables", "te": "transformer_engine.pytorch.make_graphed_callables"}
+FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
+INFERRED = {"no_grad": "without gradients", "eval": "without gradients, in eval mode"}
+
+
+def called_in_words(case: Case) -> Iterator[str]:
+    """A sentence for each thing that a trainer wraps around the layer."""
+    if case.autocast:
+        yield f"x is fp32, and each forward runs under torch.autocast of {case.dtype}"
+    if case.recompute != "none":
+        yield f"each forward is run again in its backward, by {RECOMPUTED[case.recompute]}"
+    if case.inference != "none":
+        yield (
+            f"between each forward and its backward another forward is run {INFERRED[case.inference]}, on -x: no "
+            "gradient comes from it"
+        )
+    if case.stream != "default":
+        yield (
+            f"{ASIDE[case.stream]} runs on a CUDA stream of its own, which waits for all before it, and which all "
+            "after it waits for"
+        )
+    if case.cuda_graph != "none":
+        yield (
+            f"forward and backward are captured for each list of splits before the first microbatch, by "
+            f"{GRAPHED[case.cuda_graph]}, and replayed; main_grad has its prefill when the first begins"
+        )
+
+
+def steps_in_words(case: Case) -> Iterator[str]:
+    """What is said of the rows nobody reads, and of when each gradient is there."""
+    if case.tail_rows:
+        yield (
+            f"{case.tail_rows} rows of x and grad_output lie past sum(m_splits), {FILLED[case.padded_tail]}: the "
+            f"output and x.grad have rows for them, which nobody reads, and no gradient depends on them"
+        )
+    if case.tied_weights:
+        yield (
+            f"tied weights: one backward goes through the outputs of microbatches "
+            f"{', one of '.join(map(joined, steps_of(case)))}; after it all of the above holds, of every use"
+        )
+    if hooks_of(case) and case.frozen_weights != "all":
+        yield "each backward hands autograd a gradient of each weight, or a dummy, once: a wrapper reduces in its hooks"
+    if case.delay_wgrad_compute:
+        times = "once for each use after each backward" if case.tied_weights else "once after each backward"
+        yield (
+            f"backward_dw() is called {times}: before it every main_grad is bit-unchanged and an "
+            "unfused .grad is not judged; after it all of the above holds"
+        )
