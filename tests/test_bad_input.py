@@ -105,8 +105,8 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         "run --matrix nope",
         2,
         (
-            "unknown matrix 'nope': expected one of core, exhaustive, fp8, full, issue-3234, nightly, paths, selftest, "
-            "smoke",
+            "unknown matrix 'nope': expected one of calling, core, exhaustive, fp8, full, issue-3234, nightly, paths, "
+            "selftest, smoke, streams",
             "or the path of a TOML file",
         ),
     ),

@@ -28,6 +28,13 @@ NIGHTLY = matrix.covered(matrix.load("nightly"))
 VALUES = cover.values(BLOCK)
 LAYERS = cover.layers()
 
+CALLED = {
+    axis.name: axis.values
+    for name in ("calling", "streams")
+    for axis in matrix.covered(matrix.load(name)).axes
+    if axis.name in ("recompute", "inference", "autocast", "stream", "cuda_graph")
+}
+
 
 # Small enough for its product to be written out: what a cover must hold is then known without the code that makes it.
 SMALL = Block(
@@ -186,6 +193,7 @@ def test_a_group_of_axes_is_enough_to_be_rejected_for() -> None:
         axes["recipe"] = drawn.choice(("none", *RECIPES))
         axes["backward_override"] = drawn.choice(("none", "high_precision"))
         axes["quantized_model_init"] = drawn.choice((False, True))
+        axes |= {name: drawn.choice(own) for name, own in CALLED.items()}
         case = Case(provider=provider, api=api, **axes)
         for rule in CONSTRAINTS:
             alone = [

@@ -19,6 +19,7 @@ from gradcheck_cli.records.roles import CHAIN
 TE, TORCH = plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]
 PLUGIN = Candidate(name="mine", apis={"fast": "mine:build"}, summary="a plug-in", distribution="mine")
 PATTERNS = ("balanced", "uneven", "empty_first", "empty_middle", "empty_last", "hot", "all_empty")
+CALLED = ("recompute", "inference", "stream", "cuda_graph", "autocast")
 SWITCHES = tuple(itertools.product((False, True), (False, True)))
 
 # The cells of the two scripts, in the order of their output.
@@ -175,8 +176,8 @@ def test_full_has_every_value_that_an_axis_is_asked_with() -> None:
     assert {c.tokens_per_expert for c in found} >= {15, 16, 17, 32, 127, 128, 129}
     assert {c.grad_output for c in found} == {"random", "expanded", "transposed", "offset"}
     assert {c.microbatches for c in found} == {1, 2, 3, 5}
-    # Recipes have a matrix of their own, fp8.
-    apart = ("seed", "recipe", "backward_override", "quantized_model_init")
+    # These have matrices of their own: fp8, calling, streams.
+    apart = ("seed", "recipe", "backward_override", "quantized_model_init", *CALLED)
     untouched = [name for name in AXES if name not in apart and len({getattr(c, name) for c in found}) < 2]
     assert untouched == []
 
@@ -318,7 +319,7 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
-    with pytest.raises(UsageError, match=r"unknown matrix 'cor': expected one of .*core, .*smoke, or the path of"):
+    with pytest.raises(UsageError, match=r"unknown matrix 'cor': expected one of .*core, .*smoke, .*, or the path of"):
         matrix.load("cor")
 
 

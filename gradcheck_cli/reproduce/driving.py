@@ -71,7 +71,7 @@ def backward(case: Case, grad_output: str, backward_dw: str, after: list[str]) -
 
 def x_of(case: Case, drawn: str) -> str:
     """An expression of x, of one of its rows as they are drawn (`compute/handed.py`)."""
-    laid = _laid(case.input_layout, _padded(case, drawn))
+    laid = _laid(case.input_layout, _padded(case, f"{drawn}.float()" if case.autocast else drawn))
     return laid if case.frozen_input else f"{laid}.requires_grad_()"
 
 

@@ -15,7 +15,7 @@ class Making(NamedTuple):
     `build` draws the parameters where the layer does not, so that nothing printed is chance, and ends with `weights`
     and `biases`, lists of parameters, and of a chain `weights_fc2`; `each` comes before each call, which is an
     expression of x and splits, and of k where a layer is told which microbatch is the first; `load` writes w (G, N, K)
-    into them, and `bias` is what of a bias b can be filled.
+    into them, and `bias` is what of a bias b can be filled; `between` stands between a forward and its backward.
     """
 
     variables: dict[str, str]
@@ -27,6 +27,7 @@ class Making(NamedTuple):
     backward_dw: str = "layer.backward_dw()"
     hook: bool = False  # whether main_grad gets what was rounded to the dtype before, as a hook adds it
     each: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
 
 def load_each() -> list[str]:

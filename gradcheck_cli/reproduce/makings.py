@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.roles import CHAIN, is_chain
-from gradcheck_cli.reproduce import te_lines, torch_lines
+from gradcheck_cli.reproduce import called, te_lines, torch_lines
 from gradcheck_cli.reproduce.making import PROBS, Making, load_each
 
 MAKERS: dict[tuple[str, str], Callable[[Case, Environment], Making]] = {
@@ -26,6 +26,7 @@ def making(case: Case, target: str, variables: dict[str, str], environment: Envi
     made = make(case, environment) if make else _plugged_in(case, target)
     if case.recipe != "none" and case.provider == "te":
         made = te_lines.quantised(case, made)
+    made = called.wrapped(case, made)
     # Variables that only make gradcheck faster or steadier are no part of the failure.
     needed = {name: value for name, value in variables.items() if name.startswith("NVTE_")}
     return made._replace(variables={**needed, **made.variables})

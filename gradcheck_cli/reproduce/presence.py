@@ -63,15 +63,16 @@ def _steps(wanted: Wanted, making: Making) -> list[str]:
     splits = [list(case.splits(k)) for k in range(case.microbatches)]
     once = len(splits) == 1 and is_first(case, 0) is None
     tokens, given = (str(sum(splits[0])), str(splits[0])) if once else ("sum(splits)", "splits")
-    *each, call = (
-        re.sub(r"\bsplits\b", given, _named(wanted, line.replace("sum(splits)", tokens)))
-        for line in (*making.each, making.call)
-    )
+
+    def named(line: str) -> str:
+        return re.sub(r"\bsplits\b", given, _named(wanted, line.replace("sum(splits)", tokens)))
+
     drawn = f'torch.randn({tokens}, {case.in_features}, dtype={DTYPES[case.dtype]}, device="{wanted.device}")'
     back = driving.backward(
         case, driving.grad_output_of(case, "torch.randn_like(y)", padded=True), making.backward_dw, []
     )
-    step = [f"x = {driving.x_of(case, drawn)}", *each, f"y = {call}", *back]
+    each, between = map(named, making.each), map(named, making.between)
+    step = [f"x = {driving.x_of(case, drawn)}", *each, f"y = {named(making.call)}", *between, *back]
     return step if once else [*driving.every(case, str(splits)), *indented(step)]
 
 

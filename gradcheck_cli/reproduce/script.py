@@ -26,6 +26,8 @@ def body(wanted: Wanted, making: Making) -> list[str]:
         )
     if wanted.case.recipe != "none" and wanted.case.provider == "torch":
         raise Unscriptable(f"{failure}: what quantises here is gradcheck's own, and no few lines")
+    if wanted.case.stream != "default" or wanted.case.cuda_graph != "none":
+        raise Unscriptable(f"{failure}: streams and graphs are not written into a few lines yet")
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
         raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:
@@ -106,7 +108,7 @@ def _microbatch(wanted: Wanted, making: Making) -> list[str]:
         lines.append(f"g = {driving.grad_output_of(case, g, padded=False)}")
     ones = ["g = torch.ones_like(y)"] if expanded and wanted.compares else []
     back = driving.backward(case, "g", making.backward_dw, after)
-    return [*lines, f"y = {making.call}", *waited, *back, *ones, *waited]
+    return [*lines, f"y = {making.call}", *waited, *making.between, *back, *ones, *waited]
 
 
 def _told(wanted: Wanted) -> list[str]:

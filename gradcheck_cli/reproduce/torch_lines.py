@@ -55,9 +55,13 @@ def _delayed(case: Case) -> list[str]:
     pairs = "zip(weights, used.pop(0))"
     if case.frozen_weights != "none":
         pairs = f"((p, one) for p, one in {pairs} if p.requires_grad)"
+    without_graph = case.inference != "none" or case.recompute != "none"
     return [
         "used = []  # what each forward multiplies, and backward_dw takes the gradients of",
-        "def stand_ins(): used.append([p.detach().requires_grad_(p.requires_grad) for p in weights]); return used[-1]",
+        "def stand_ins():",
+        *(["    if not torch.is_grad_enabled(): return weights"] if without_graph else []),
+        "    used.append([p.detach().requires_grad_(p.requires_grad) for p in weights])",
+        "    return used[-1]",
         "def backward_dw():",
         f"    for p, one in {pairs}:",
         "        p.grad = one.grad if p.grad is None else p.grad + one.grad",
