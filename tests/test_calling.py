@@ -32,6 +32,15 @@ RIGHT = [
     f"{LOOP}:inference=eval:recompute=reentrant:fuse_wgrad=1:is_first_microbatch=first",
     f"{LOOP}:autocast=1:dtype=fp16:fuse_wgrad=1",
     f"{LOOP}:autocast=1:recompute=nonreentrant:inference=no_grad:single_grouped_weight=1",
+    *(
+        f"{LOOP}:retain_graph=1:fuse_wgrad={fused}:inference={between}:microbatches={several}:{tail}"
+        for fused, between, several, tail in (
+            (0, "none", 2, "grad_output=expanded"),
+            (1, "eval", 3, "main_grad_dtype=bf16"),
+            (1, "no_grad", 4, "overwrite_main_grad=some:autocast=1"),
+            (0, "none", 2, "frozen_input=1:dtype=fp32:single_grouped_weight=1"),
+        )
+    ),
     "torch:api=loop:recompute=reentrant:recipe=Float8CurrentScaling:m_splits=128,0,64:in_features=128:out_features=128",
     "torch:api=grouped_mm:recompute=reentrant:inference=eval:m_splits=16,0,32:in_features=16:out_features=24",
 ]
@@ -98,7 +107,27 @@ class DeafToAutocast(LoopLayer):
             return torch.cat([torch.nn.functional.linear(r, w.float()) for r, w in parts])
 
 
+class LetsGoOfItsInput(KeepsItsInput):
+    """x is set to zero once a backward has read it: a second one through the same graph has nothing to multiply."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        y = super().forward(x, m_splits)
+        self.kept = self.kept.clone()
+        if y.grad_fn is not None:
+            y.grad_fn.register_hook(lambda *_: self._let_go())
+        return y
+
+    def _let_go(self) -> None:
+        self.kept.zero_()
+
+
 FAULTY = {
+    "x let go of after a backward": (
+        "LetsGoOfItsInput",
+        f"torch:api=loop:retain_graph=1:{SHAPE}",
+        "wgrad",
+        Outcome.INEXACT,
+    ),
     "x kept on the layer": ("KeepsItsInput", f"torch:api=loop:inference=no_grad:{SHAPE}", "wgrad", Outcome.INEXACT),
     "an evaluation that stays": (
         "StaysInEvaluation",
@@ -128,7 +157,15 @@ def test_what_goes_wrong_only_when_called_so_is_found(name: str) -> None:
     assert outcome in {one.outcome for one in found.findings if one.role == role}, found.findings
 
 
-@pytest.mark.parametrize("name", ("x kept on the layer", "an evaluation that stays", "another forward the second time"))
+@pytest.mark.parametrize(
+    "name",
+    (
+        "x let go of after a backward",
+        "x kept on the layer",
+        "an evaluation that stays",
+        "another forward the second time",
+    ),
+)
 def test_the_same_layer_passes_when_called_plainly(name: str) -> None:
     found = on(f"torch:api=loop:{SHAPE}", FAULTY[name][0])
     assert (found.outcome, found.findings) == (Outcome.PASSED, [])
@@ -146,6 +183,14 @@ def test_what_is_cudas_is_refused_elsewhere_with_what_opens_it(what: str) -> Non
     found = conclude(case, engine(pipeline.job(case).target).run(pipeline.job(case)), CPU)
     assert found.outcome is Outcome.REFUSED
     assert (found.findings[0].diagnosis, found.findings[0].unlock) == ("streams-need-cuda", "a CUDA device")
+
+
+def test_a_retained_graph_is_refused_by_te_which_goes_through_one_once(tmp_path: Path) -> None:
+    cases = [Case.parse(f"te:api={api}:retain_graph=1:{TE}") for api in ("module", "op")]
+    for found in judged(tmp_path, Machine("2.20.2"), cases).values():
+        assert found.outcome is Outcome.REFUSED
+        assert found.findings[0].diagnosis == "te-goes-through-a-graph-once"
+        assert found.findings[0].unlock == "retain_graph=0"
 
 
 TE = "bias=1:m_splits=32,0,64:in_features=64:out_features=48:microbatches=3"
@@ -173,6 +218,9 @@ EXCLUDED = {
     f"{LOOP}:autocast=1:dtype=fp32": "autocast-to-a-narrower-dtype",
     f"{LOOP}:stream=backward_dw": "backward-dw-on-a-stream",
     f"{LOOP}:cuda_graph=torch:tied_weights=1": "captured-alone",
+    f"{LOOP}:retain_graph=1:microbatches=1": "a-graph-for-two",
+    f"{LOOP}:retain_graph=1:tied_weights=1": "retained-alone",
+    "faults:api=wgrad_doubled:retain_graph=1": "retained-alone",
     "torch:api=op_mlp:recompute=nonreentrant": "chain-is-called-plainly",
 }
 
@@ -189,6 +237,7 @@ SAID = {
     "inference=eval": "another forward is run without gradients, in eval mode, on -x",
     "stream=backward": "each backward runs on a CUDA stream of its own",
     "cuda_graph=te": "by transformer_engine.pytorch.make_graphed_callables, and replayed",
+    "retain_graph=1": "in pairs of one x, one forward and one output",
     "autocast=1": "x is fp32, and each forward runs under torch.autocast of bf16",
 }
 

@@ -32,7 +32,7 @@ CALLED = {
     axis.name: axis.values
     for name in ("calling", "streams")
     for axis in matrix.covered(matrix.load(name)).axes
-    if axis.name in ("recompute", "inference", "autocast", "stream", "cuda_graph")
+    if axis.name in ("recompute", "inference", "autocast", "stream", "cuda_graph", "retain_graph")
 }
 
 

@@ -19,7 +19,7 @@ from gradcheck_cli.records.roles import CHAIN
 TE, TORCH = plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]
 PLUGIN = Candidate(name="mine", apis={"fast": "mine:build"}, summary="a plug-in", distribution="mine")
 PATTERNS = ("balanced", "uneven", "empty_first", "empty_middle", "empty_last", "hot", "all_empty")
-CALLED = ("recompute", "inference", "stream", "cuda_graph", "autocast")
+CALLED = ("recompute", "inference", "stream", "cuda_graph", "autocast", "retain_graph")
 SWITCHES = tuple(itertools.product((False, True), (False, True)))
 
 # The cells of the two scripts, in the order of their output.

@@ -140,6 +140,7 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "tokens_per_expert",
         "stream",  # not written yet, below
         "cuda_graph",
+        "retain_graph",
         "backward_override",
         "quantized_model_init",
     }  # the others of test_script.py
@@ -289,9 +290,9 @@ def test_what_is_not_asked_of_a_variant_is_not_looked_at(diagnosis: str) -> None
         written(UNASKED[diagnosis], Failure("wgrad", Outcome.PROTOCOL, diagnosis))
 
 
-@pytest.mark.parametrize("axis", ("stream=side", "cuda_graph=torch"))
+@pytest.mark.parametrize("axis", ("stream=side", "cuda_graph=torch", "retain_graph=1"))
 def test_what_is_not_written_into_a_few_lines_yet_is_told(axis: str) -> None:
-    with pytest.raises(Unscriptable, match="streams and graphs are not written into a few lines yet"):
+    with pytest.raises(Unscriptable, match="streams, graphs and retained graphs are not written into a few lines yet"):
         written(f"{NATIVE}:{axis}", Failure("wgrad", Outcome.INEXACT, "doubled"))
 
 

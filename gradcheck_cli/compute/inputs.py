@@ -104,6 +104,8 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     else:
         halve_digits(case, (layer.weight, *layer.x, *layer.grad_output))
         spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)
+    if case.retain_graph:
+        layer = replace(layer, x=tuple(layer.x[k - k % 2] for k in range(case.microbatches)))
     if not is_chain(case):
         return layer
     second = (case.num_gemms, *part(case, "wgrad_fc2"))

@@ -100,6 +100,8 @@ class Trainer:
     def forward(self, k: int) -> After:
         """The output of microbatch k."""
         case, splits = self.case, self.case.splits(k)
+        if case.retain_graph and k % 2:
+            return self._again(k)
         x, whole = x_of(case, self.inputs.x[k], self.byte)
         # What a wgrad that is left to backward_dw must leave as it is.
         if case.delay_wgrad_compute and not self.y:
@@ -112,7 +114,18 @@ class Trainer:
             y = a_tensor(self.calling.forward(ahead, splits))
         self.x[k], self.y[k] = x.tensor, y
         self._infer(k)
-        shape = (case.rows(k), *part(case, "fprop"))
+        return self._output(k)
+
+    def _again(self, k: int) -> After:
+        """The output of the microbatch before, whose graph a backward went through: another is to come."""
+        self.x[k], self.y[k] = self.x[k - 1], self.y.pop(k - 1)
+        self.x[k].grad = None
+        return self._output(k)
+
+    def _output(self, k: int) -> After:
+        """What a forward returned for microbatch k."""
+        case, y = self.case, self.y[k]
+        splits, shape = case.splits(k), (case.rows(k), *part(case, "fprop"))
         with self._trial(f"reading the output of microbatch {k}"):
             fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
             seen = self.loans.seen()
@@ -133,14 +146,16 @@ class Trainer:
     def backward(self, step: tuple[int, ...]) -> list[After]:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
         case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
+        reused = case.retain_graph and step[0] % 2 == 0
         self.loans.outputs.clear()
         clear_flags(case, self.held)
         for k in step:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
             self.loans.lend(given, whole, given.tensor, k)
             grads.append(given.tensor)
+        outputs = [self.y[k] if reused else self.y.pop(k) for k in step]
         with self._candidate("backward", said):
-            torch.autograd.backward([self.y.pop(k) for k in step], grads)
+            torch.autograd.backward(outputs, grads, retain_graph=reused)
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
             parameters = self._parameters()
@@ -148,7 +163,7 @@ class Trainer:
                 parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
             found[step[-1]] += parameters
             seen = self.loans.seen()
-            for k in step:
+            for k in () if reused else step:  # this x gets another gradient, in the place of this one
                 self.loans.keep(self.x[k], k)
         changed = {step[-1]: self.loans.changed(seen, step[-1])}
         return [After(k, "backward", [snapshot(one) for one in found[k]], changed.get(k, [])) for k in step]

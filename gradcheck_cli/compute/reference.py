@@ -27,7 +27,7 @@ from gradcheck_cli.records.splits import rows_of
 # The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
 DATA_AXES = (
     "dtype", "recipe", "backward_override", "quantized_model_init", "main_grad_dtype", "bias", "m_splits", "num_gemms",
-    "tokens_per_expert", "in_features", "out_features", "microbatches", "grad_output", "seed",
+    "tokens_per_expert", "in_features", "out_features", "microbatches", "retain_graph", "grad_output", "seed",
 )  # fmt: skip
 THINNINGS = 6
 NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"

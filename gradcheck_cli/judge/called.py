@@ -24,6 +24,11 @@ def called_in_words(case: Case) -> Iterator[str]:
         yield f"x is fp32, and each forward runs under torch.autocast of {case.dtype}"
     if case.recompute != "none":
         yield f"each forward is run again in its backward, by {RECOMPUTED[case.recompute]}"
+    if case.retain_graph:
+        yield (
+            "microbatches go in pairs of one x, one forward and one output: the backward of each goes through the same "
+            "graph, which the first one's retains, and x.grad is taken away in between"
+        )
     if case.inference != "none":
         yield (
             f"between each forward and its backward another forward is run {INFERRED[case.inference]}, on -x: no "

@@ -10,12 +10,22 @@ from gradcheck_cli.records.roles import is_chain
 # What a captured forward and backward are not tried with: axis -> what it must be.
 _NOT_CAPTURED = {
     "tied_weights": False,
+    "retain_graph": False,
     "delay_wgrad_compute": False,
     "is_first_microbatch": "unset",
     "recompute": "none",
     "inference": "none",
     "stream": "default",
     "autocast": False,
+    "recipe": "none",
+}
+
+# What a graph that is gone through twice is not tried with.
+_NOT_RETAINED = {
+    "tied_weights": False,
+    "delay_wgrad_compute": False,
+    "is_first_microbatch": "unset",
+    "recompute": "none",
     "recipe": "none",
 }
 
@@ -92,13 +102,37 @@ CALLING = (
         about=tuple(("cuda_graph", name) for name in _NOT_CAPTURED),
     ),
     Constraint(
+        name="a-graph-for-two",
+        why="a graph is retained for the grad_output of another microbatch; ask for more microbatches",
+        rejects=lambda case: case.retain_graph and case.microbatches < 2,
+        about=(("retain_graph", "microbatches"),),
+    ),
+    Constraint(
+        name="retained-alone",
+        why=f"a graph that is gone through twice is not tried with {', '.join(_NOT_RETAINED)} yet, nor with a built-in "
+        "fault, which counts forwards",
+        rejects=lambda case: (
+            case.retain_graph
+            and (
+                case.provider == "faults" or any(getattr(case, name) != plain for name, plain in _NOT_RETAINED.items())
+            )
+        ),
+        about=(("retain_graph",), *(("retain_graph", name) for name in _NOT_RETAINED)),
+    ),
+    Constraint(
         name="chain-is-called-plainly",
         why="the probabilities of a chain are no argument of its forward, which a checkpoint, a graph or autocast "
         "would have to know; ask for a single layer",
         rejects=lambda case: (
             is_chain(case)
-            and (case.recompute != "none" or case.cuda_graph != "none" or case.autocast or case.inference == "eval")
+            and (
+                case.recompute != "none"
+                or case.cuda_graph != "none"
+                or case.autocast
+                or case.retain_graph
+                or case.inference == "eval"
+            )
         ),
-        about=(("recompute",), ("cuda_graph",), ("autocast",), ("inference",)),
+        about=(("recompute",), ("cuda_graph",), ("autocast",), ("retain_graph",), ("inference",)),
     ),
 )

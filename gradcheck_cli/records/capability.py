@@ -142,6 +142,13 @@ ROWS = (
         for provider, apis in (("torch", ("loop", "grouped_mm", "op_mlp")), ("te", ("module", *OPS)))
         for api in apis
     ),
+    *(
+        Row(
+            name="te-goes-through-a-graph-once", provider="te", api=api, since=(2, 17), in_backward=True,
+            gates=("retained",), says=r"ctx must have .tensor_objects", raises="AttributeError",
+        )
+        for api in ("module", *OPS)
+    ),
     Row(
         name="torch-without-grouped-mm", provider="torch", api="grouped_mm", since=(2, 6),
         gates=("torch",), says=r"grouped_mm is not in torch", raises="NotImplementedError",

@@ -57,6 +57,10 @@ class Case(Record, frozen=True, kw_only=True):
     tied_weights: Annotated[
         bool, Meta(description="microbatches go in pairs: two forwards, then one backward through both outputs")
     ] = False
+    retain_graph: Annotated[
+        bool,
+        Meta(description="microbatches go in pairs: one forward, and through its retained graph the backward of each"),
+    ] = False
     frozen_weights: Annotated[
         Literal["none", "all", "first", "last"], Meta(description="weights that ask for no gradient")
     ] = "none"
@@ -141,7 +145,7 @@ class Case(Record, frozen=True, kw_only=True):
         """Tokens per expert of one microbatch."""
         first = splits.expand(self.m_splits, self.num_gemms, self.tokens_per_expert)
         multiple = 1 if self.recipe == "none" else splits.alignment(first)
-        return splits.of_microbatch(first, microbatch, multiple)
+        return splits.of_microbatch(first, microbatch - microbatch % 2 * self.retain_graph, multiple)
 
     @property
     def tail_rows(self) -> int:

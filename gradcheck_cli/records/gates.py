@@ -29,6 +29,7 @@ def _gates(case: Case, environment: Environment) -> list[Gate]:
             _torch_gate(environment),
             _alignment_gate(case),
             _cuda_gate(case, environment),
+            _retained_gate(case),
         )
         if gate
     ]
@@ -222,6 +223,13 @@ def _columns_gate(case: Case, elements: int) -> Gate | None:
         unlock="grad_output=random and input_layout=contiguous",
         microbatch=odd[0],
     )
+
+
+def _retained_gate(case: Case) -> Gate | None:
+    """What te saves for a backward it lets go of in it (pytorch/quantized_tensor.py, `restore_from_func_ctx`)."""
+    if not case.retain_graph:
+        return None
+    return Gate(name="retained", found="a graph that is gone through twice", unlock="retain_graph=0", microbatch=1)
 
 
 def _cuda_gate(case: Case, environment: Environment) -> Gate | None:

@@ -26,8 +26,8 @@ def body(wanted: Wanted, making: Making) -> list[str]:
         )
     if wanted.case.recipe != "none" and wanted.case.provider == "torch":
         raise Unscriptable(f"{failure}: what quantises here is gradcheck's own, and no few lines")
-    if wanted.case.stream != "default" or wanted.case.cuda_graph != "none":
-        raise Unscriptable(f"{failure}: streams and graphs are not written into a few lines yet")
+    if wanted.case.stream != "default" or wanted.case.cuda_graph != "none" or wanted.case.retain_graph:
+        raise Unscriptable(f"{failure}: streams, graphs and retained graphs are not written into a few lines yet")
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
         raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:

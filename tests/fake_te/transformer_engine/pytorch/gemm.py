@@ -78,7 +78,10 @@ class GroupedGemm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Gradients of x, of the weights, of the biases."""
-        call: Call = ctx.call
+        call: Call | None = ctx.call
+        if call is None:
+            raise AttributeError("ctx must have .tensor_objects to restore saved tensors")
+        ctx.call = None  # what was saved is let go of, as upstream does
         (x,) = ctx.saved_tensors
         given = gradients[0]
         if call.quantiser and FAULT == "grad_output as it lies":
