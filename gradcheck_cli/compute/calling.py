@@ -5,17 +5,18 @@ What a trainer wraps around a layer, and around nothing else: the gradients that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from gradcheck_cli.compute.aside import Settle, on_a_stream, unsettled
 from gradcheck_cli.compute.provider import DTYPES, Layer, Recomputing, Switching
 from gradcheck_cli.compute.trial import every_parameter
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.observation import Phase
+from gradcheck_cli.records.observation import Fill, Phase
 
 Splits = tuple[int, ...]
 Call = Callable[[torch.Tensor, Splits], torch.Tensor]
@@ -32,11 +33,12 @@ ASIDE: dict[str, tuple[Phase, ...]] = {
 class Calling:
     """A layer as the case calls it."""
 
-    def __init__(self, case: Case, layer: Layer, device: torch.device) -> None:
+    def __init__(self, case: Case, layer: Layer, device: torch.device, fill: Fill) -> None:
         """NotImplementedError where the case asks for a stream or a graph of CUDA's on another device."""
         self._case, self._layer, self._device = case, layer, device
         if device.type != "cuda" and (case.stream != "default" or case.cuda_graph != "none"):
             raise NotImplementedError(f"expected a CUDA device for a stream or a graph of its own; found {device.type}")
+        self._late = fill != "exact"
         self._aside = torch.cuda.Stream(device) if case.stream != "default" else None
         self._graphs: dict[Splits, Callable[[torch.Tensor], torch.Tensor]] = {}
 
@@ -72,17 +74,11 @@ class Calling:
         made: Any = cast("Recomputing", self._layer).graphed if own else torch.cuda.make_graphed_callables
         self._graphs[m_splits] = made(module, sample)
 
-    @contextmanager
-    def aside(self, phase: Phase) -> Iterator[None]:
-        """Run a phase on the case's own stream, which waits for all before it, and which all after it waits for."""
+    def aside(self, phase: Phase, given: Sequence[torch.Tensor]) -> AbstractContextManager[Settle]:
+        """Run a phase on the case's own stream, if it asks for one; of what is given it needs the content."""
         if self._aside is None or phase not in ASIDE[self._case.stream]:
-            yield
-            return
-        here = torch.cuda.current_stream(self._device)
-        self._aside.wait_stream(here)
-        with torch.cuda.stream(self._aside):
-            yield
-        here.wait_stream(self._aside)
+            return nullcontext(unsettled)
+        return on_a_stream(self._aside, given, late=self._late)
 
     def _recomputed(self, call: Call, x: torch.Tensor, m_splits: Splits) -> torch.Tensor:
         how = self._case.recompute

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
 
+from gradcheck_cli.compute.aside import Settle
 from gradcheck_cli.compute.attached import (
     Hooks,
     attach_main_grad,
@@ -27,7 +28,7 @@ from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, as_chain, on_trial
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import joined, steps_of
+from gradcheck_cli.records.due import delivered_in, joined, steps_of
 from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
 from gradcheck_cli.records.roles import is_chain, part, weights_of
 
@@ -88,7 +89,7 @@ class Trainer:
             }
             self.hooks = {role: Hooks(self.held.of(role)) for role in weights_of(case)}
         with self._trial("build of what is called"):
-            self.calling = Calling(case, layer, self.device)
+            self.calling = Calling(case, layer, self.device, fill)
             self._capture()
         with self._trial("reading the parameters before the first microbatch"):
             self.loans = lent(case, layer, inputs, self.held, self.attached, list(self.main_grads.values()))
@@ -110,8 +111,9 @@ class Trainer:
         ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         self.loans.lend(x, whole, ahead, k)
         self._scale(k)
-        with self._candidate("forward", f"forward of microbatch {k}"):
+        with self._candidate("forward", f"forward of microbatch {k}", [x.tensor]) as settle:
             y = a_tensor(self.calling.forward(ahead, splits))
+            settle([y])
         self.x[k], self.y[k] = x.tensor, y
         self._infer(k)
         return self._output(k)
@@ -154,8 +156,9 @@ class Trainer:
             self.loans.lend(given, whole, given.tensor, k)
             grads.append(given.tensor)
         outputs = [self.y[k] if reused else self.y.pop(k) for k in step]
-        with self._candidate("backward", said):
+        with self._candidate("backward", said, [*grads, *self._added_to("backward")]) as settle:
             torch.autograd.backward(outputs, grads, retain_graph=reused)
+            settle([*self._left(), *(x.grad for k in step if (x := self.x[k]).grad is not None)])
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
             parameters = self._parameters()
@@ -171,9 +174,10 @@ class Trainer:
     def backward_dw(self, step: tuple[int, ...]) -> After:
         """The gradients of the parameters that the backward left open, use by use."""
         said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
-        with self._candidate("backward_dw", said):
+        with self._candidate("backward_dw", said, self._added_to("backward_dw")) as settle:
             for _ in step:
                 cast("Delayed", self.layer).backward_dw()
+            settle(self._left())
         with self._trial(f"reading the gradients after the {said}"):
             parameters, seen = self._parameters(), self.loans.seen()
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
@@ -216,11 +220,27 @@ class Trainer:
             found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
         return found
 
+    def _added_to(self, phase: Phase) -> list[torch.Tensor]:
+        """The buffers that a phase may add a wgrad to."""
+        own = self.case.fuse_wgrad_accumulation and phase == delivered_in(self.case)
+        return [one.tensor for one in self.main_grads.values()] if own else []
+
+    def _left(self) -> list[torch.Tensor]:
+        """What the parameters have by now."""
+        every = [*self.held.weights, *self.held.biases, *self.held.weights_fc2]
+        grads = [one.grad for one in every if one.grad is not None and one.grad.layout is torch.strided]
+        return [*grads, *(one.tensor for one in self.main_grads.values())]
+
     @contextmanager
-    def _candidate(self, phase: Phase, said: str) -> Iterator[None]:
-        """Around what the candidate itself computes."""
-        with self._trial(said), self.watch(phase), filled(POISON[self.fill], self.device), self.calling.aside(phase):
-            yield
+    def _candidate(self, phase: Phase, said: str, given: Sequence[torch.Tensor]) -> Iterator[Settle]:
+        """Around what the candidate itself computes, of which `given` is new to it."""
+        with (
+            self._trial(said),
+            self.watch(phase),
+            filled(POISON[self.fill], self.device),
+            self.calling.aside(phase, given) as settle,
+        ):
+            yield settle
 
     def _trial(self, during: str) -> AbstractContextManager[None]:
         return on_trial(f"{during}, {DATA[self.fill]}", self.device)
