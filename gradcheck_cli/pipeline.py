@@ -22,6 +22,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.report import Report, Run, exit_code, tally
+from gradcheck_cli.records.stress import VARIABLES
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.formats import of_run, render
@@ -41,6 +42,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     formats: Sequence[str] = ("table",)
     min_executed: float = 0.5
     mutants: str = "fast"
+    stress: bool = False
     quiet: bool = False
     known: str = ""
 
@@ -182,7 +184,7 @@ class Session:
     def _verdicts(self) -> Iterator[Verdict]:
         for point in self.selected.excluded:
             yield excluded(point.case, point.constraint, point.why)
-        jobs = alike([job(case, self.options.mutants) for case in self.selected.cases])
+        jobs = alike([job(case, self.options.mutants, stress=self.options.stress) for case in self.selected.cases])
         for asked, seen in self.executor.run(jobs, self._started, self._ready):
             self.reporter.observed(seen)
             verdict = conclude(asked.case, seen, self.environment)
@@ -207,14 +209,14 @@ def alike(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda one: first.setdefault(str(one.variables), len(first)))
 
 
-def job(case: Case, mutants: str = "none") -> Job:
+def job(case: Case, mutants: str = "none", *, stress: bool = False) -> Job:
     """What a worker needs to run a case: who builds it, under which variables, and the coefficients of its bounds."""
     candidate = plugins.candidate(case.provider)
     return Job(
         case=case,
         target=plugins.target(case.provider, case.api),
         environment=candidate.environment,
-        switches=plugins.switches(case),
+        switches={**plugins.switches(case), **(VARIABLES if stress else {})},
         rounding=bounds.rounding(case, candidate),
         mutants=battery.needed(mutants, case),
     )

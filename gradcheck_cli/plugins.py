@@ -24,6 +24,9 @@ _TORCH_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
 }
+# torch.use_deterministic_algorithms lets no cuBLAS call pass without it (aten/src/ATen/Context.cpp,
+# `alertCuBLASConfigNotDeterministic`).
+_CUBLAS_DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 BUILT_IN = {
     "te": Candidate(
@@ -45,6 +48,8 @@ BUILT_IN = {
             "legacy": {CUTLASS_SWITCH: "0"},
             "native": {CUTLASS_SWITCH: "0"},
         },
+        # transformer_engine/pytorch/triton/grouped_dbias_dscales.py, `_is_deterministic_mode`.
+        deterministic={"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"},
         # CUBLAS_COMPUTE_32F_FAST_TF32 for fp32 in and out (common/gemm/cublaslt_gemm.cu).
         fp32_products="tf32",
     ),
@@ -58,6 +63,7 @@ BUILT_IN = {
         },
         distribution="torch",
         environment=_TORCH_ENVIRONMENT,
+        deterministic=_CUBLAS_DETERMINISTIC,
         main_grad_written_by="hook",
     ),
 }
@@ -70,6 +76,7 @@ ON_PURPOSE = {
         apis=dict.fromkeys(battery.APIS, f"{_PROVIDERS}.faults:build"),
         distribution="torch",
         environment=_TORCH_ENVIRONMENT,
+        deterministic=_CUBLAS_DETERMINISTIC,
         main_grad_written_by="hook",
     ),
 }
@@ -112,14 +119,17 @@ def switches(asked: case.Case) -> dict[str, str]:
 
     Only those that are otherwise not so: cases that need no other worker then share one.
     """
-    needed = candidate(asked.provider).switches.get(asked.path, {})
-    return {name: value for name, value in needed.items() if os.environ.get(name, "0") != value}
+    by = candidate(asked.provider)
+    needed = {
+        name: value for name, value in by.switches.get(asked.path, {}).items() if os.environ.get(name, "0") != value
+    }
+    return {**needed, **(by.deterministic if asked.deterministic else {})}
 
 
 def variables(asked: case.Case) -> dict[str, str]:
     """All that a script of a case sets: whoever runs it may have set something else."""
     by = candidate(asked.provider)
-    return {**by.environment, **by.switches.get(asked.path, {})}
+    return {**by.environment, **by.switches.get(asked.path, {}), **(by.deterministic if asked.deterministic else {})}
 
 
 def axis_value(name: str, value: Any) -> Any:

@@ -106,7 +106,7 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         (
             "unknown matrix 'nope': expected one of calling, core, exhaustive, fp8, full, issue-3234, nightly, paths, "
-            "selftest, smoke, streams",
+            "repeat, selftest, smoke, streams",
             "or the path of a TOML file",
         ),
     ),

@@ -247,7 +247,7 @@ def test_show_says_what_is_wrapped_around_the_layer(axis: str, said: str) -> Non
     assert said in "\n".join(in_words(Case.parse(f"te:api=module:{axis}")))
 
 
-@pytest.mark.parametrize("name", ("calling", "streams"))
+@pytest.mark.parametrize("name", ("calling", "streams", "repeat"))
 def test_every_built_in_layer_has_cases_of_its_own(name: str) -> None:
     providers = [plugins.candidate(provider) for provider in ("te", "torch")]
     cases = [one for one in matrix.enumerate_cases(matrix.load(name), providers, seed=0) if isinstance(one, Case)]

@@ -30,9 +30,20 @@ LAYERS = cover.layers()
 
 CALLED = {
     axis.name: axis.values
-    for name in ("calling", "streams")
+    for name in ("calling", "streams", "repeat")
     for axis in matrix.covered(matrix.load(name)).axes
-    if axis.name in ("recompute", "inference", "autocast", "stream", "cuda_graph", "retain_graph")
+    if axis.name
+    in (
+        "recompute",
+        "inference",
+        "autocast",
+        "stream",
+        "cuda_graph",
+        "retain_graph",
+        "compile",
+        "deterministic",
+        "repeat",
+    )
 }
 
 

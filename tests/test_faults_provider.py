@@ -9,11 +9,13 @@ import pytest
 from in_process import engine, verdict
 
 from gradcheck_cli import listing, pipeline, plugins, selection
+from gradcheck_cli.compute.faults.chance import CHANCE
 from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.battery import APIS, ENDINGS, MUTANTS
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.chances import CHANCES
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.roles import OF_A_CHAIN
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -36,7 +38,7 @@ SUITABLE = (
     f"padded_tail=large:{SMALL}",
     f"tied_weights=1:{SMALL}",
 )
-FAULTY = [api for api in APIS if api not in ENDINGS]
+FAULTY = [api for api in APIS if api not in {*ENDINGS, *CHANCES}]
 
 
 @cache
@@ -81,8 +83,9 @@ def test_a_fault_in_one_role_leaves_the_others_right() -> None:
 
 
 def test_every_fault_of_a_layer_and_every_ending_is_an_api() -> None:
-    assert plugins.candidate("faults").apis.keys() == set(APIS) == {*FAULTY, *END}
-    assert ENDINGS.keys() == END.keys()
+    assert plugins.candidate("faults").apis.keys() == set(APIS) == {*FAULTY, *END, *CHANCE}
+    assert set(ENDINGS) == set(END)
+    assert set(CHANCES) == set(CHANCE)
     layer = {name for name, one in MUTANTS.items() if one.role not in OF_A_CHAIN}
     assert layer - set(APIS) == {f"{role}_unobserved" for role in ("fprop", "dgrad", "wgrad", "bgrad")}
 

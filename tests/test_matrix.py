@@ -19,7 +19,17 @@ from gradcheck_cli.records.roles import CHAIN
 TE, TORCH = plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]
 PLUGIN = Candidate(name="mine", apis={"fast": "mine:build"}, summary="a plug-in", distribution="mine")
 PATTERNS = ("balanced", "uneven", "empty_first", "empty_middle", "empty_last", "hot", "all_empty")
-CALLED = ("recompute", "inference", "stream", "cuda_graph", "autocast", "retain_graph")
+CALLED = (
+    "recompute",
+    "inference",
+    "stream",
+    "cuda_graph",
+    "autocast",
+    "retain_graph",
+    "compile",
+    "deterministic",
+    "repeat",
+)
 SWITCHES = tuple(itertools.product((False, True), (False, True)))
 
 # The cells of the two scripts, in the order of their output.
@@ -176,7 +186,7 @@ def test_full_has_every_value_that_an_axis_is_asked_with() -> None:
     assert {c.tokens_per_expert for c in found} >= {15, 16, 17, 32, 127, 128, 129}
     assert {c.grad_output for c in found} == {"random", "expanded", "transposed", "offset"}
     assert {c.microbatches for c in found} == {1, 2, 3, 5}
-    # These have matrices of their own: fp8, calling, streams.
+    # These have matrices of their own: fp8, calling, streams, repeat.
     apart = ("seed", "recipe", "backward_override", "quantized_model_init", *CALLED)
     untouched = [name for name in AXES if name not in apart and len({getattr(c, name) for c in found}) < 2]
     assert untouched == []

@@ -75,6 +75,9 @@ OneTeOption = Annotated[
     list[Path],
     option("--te", "A folder with an unpacked Transformer Engine, not the installed one.", metavar="PATH"),
 ]
+StressOption = Annotated[
+    bool, option("--stress", "Beside each case others compute, copy and allocate on the device: no verdict may move.")
+]
 QuietOption = Annotated[bool, option("--quiet", "Only the table and the summary.")]
 ExcludedOption = Annotated[bool, typer.Option("--excluded", help="Also the cases left out, and why.")]
 VersionOption = Annotated[bool, typer.Option("--version", help="Print the version and exit.")]

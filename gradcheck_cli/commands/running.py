@@ -26,6 +26,7 @@ from gradcheck_cli.commands.options import (
     QuietOption,
     SeedOption,
     ShardOption,
+    StressOption,
     TeOption,
     TimeoutOption,
     option,
@@ -54,6 +55,7 @@ def run(
     min_executed: MinExecutedOption = 0.5,
     mutants: MutantsOption = "fast",
     known: KnownOption = "",
+    stress: StressOption = False,  # noqa: FBT002
     quiet: QuietOption = False,  # noqa: FBT002
 ) -> None:
     """Enumerate, execute, judge, report. With several --te: once for each, and a table of them side by side."""
@@ -70,6 +72,7 @@ def run(
         min_executed=min_executed,
         mutants=mutants,
         known=known,
+        stress=stress,
         quiet=quiet,
     )
     typed = pipeline.Typed(command=sys.argv[1:], variables=own_variables())

@@ -1,12 +1,12 @@
-"""How is a layer called? Under autocast, recomputed in its backward, replayed from a CUDA graph, on a stream aside.
+"""How is a layer called? Compiled, under autocast, recomputed, replayed from a CUDA graph, on a stream aside.
 
 What a trainer wraps around a layer, and around nothing else: the gradients that are due stay the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -41,12 +41,18 @@ class Calling:
         self._late = fill != "exact"
         self._aside = torch.cuda.Stream(device) if case.stream != "default" else None
         self._graphs: dict[Splits, Callable[[torch.Tensor], torch.Tensor]] = {}
+        self._compiled = 0  # graphs
+        self._call: Call = self._compiling(layer.forward) if case.compile else layer.forward
+
+    def effective(self) -> dict[str, str | int]:
+        """Whether anything was compiled, where that was asked: a function that torch.compile skips runs as it is."""
+        return {"compile": int(self._compiled > 0)} if self._case.compile else {}
 
     def forward(self, x: torch.Tensor, m_splits: Splits) -> torch.Tensor:
         """x (T, K) -> what the layer returns for it; of a captured one the replay."""
         if m_splits in self._graphs:
             return self._graphs[m_splits](x)
-        call: Call = self._layer.forward
+        call = self._call
         if self._case.autocast:
             with torch.autocast(self._device.type, DTYPES[self._case.dtype]):
                 return self._recomputed(call, x, m_splits)
@@ -80,6 +86,24 @@ class Calling:
             return nullcontext(unsettled)
         return on_a_stream(self._aside, given, late=self._late)
 
+    def _compiling(self, call: Call) -> Call:
+        """torch.compile with aot_eager: the graphs of forward and backward that a compiler gets, run by torch itself.
+
+        It needs no C++ compiler, and is the same on CPU and CUDA. What an earlier case compiled is dropped: past some
+        graphs of one function torch.compile leaves it uncompiled.
+        """
+        from torch._dynamo import lookup_backend  # noqa: PLC0415  it takes seconds
+
+        torch.compiler.reset()
+        aot_eager = lookup_backend("aot_eager")
+
+        def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+            self._compiled += 1
+            return aot_eager(graph, inputs)
+
+        compiled: Call = torch.compile(call, backend=backend)
+        return compiled
+
     def _recomputed(self, call: Call, x: torch.Tensor, m_splits: Splits) -> torch.Tensor:
         how = self._case.recompute
         if how == "none" or not torch.is_grad_enabled():
@@ -102,3 +126,24 @@ class _Captured(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self._call[0].forward(x, self._m_splits)
         return y
+
+
+@contextmanager
+def determinism(case: Case) -> Iterator[None]:
+    """Around all that a candidate does, where the case asks for determinism.
+
+    Transformer Engine reads a variable for it, which its worker has (`plugins.py`). What lies in memory that nobody
+    should read stays what gradcheck has put there: torch would fill its own with NaN.
+    """
+    if not case.deterministic or case.provider == "te":
+        yield
+        return
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(mode=True)
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+        memory.fill_uninitialized_memory = fills

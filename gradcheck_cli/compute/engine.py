@@ -5,19 +5,18 @@ from __future__ import annotations
 import pkgutil
 import time
 import warnings
+from collections.abc import Iterator
 
 from gradcheck_cli.compute.attached import layout
-from gradcheck_cli.compute.found import Found
-from gradcheck_cli.compute.hypotheses import Hypotheses
-from gradcheck_cli.compute.kernels import Kernels, Watch
+from gradcheck_cli.compute.calling import determinism
+from gradcheck_cli.compute.kernels import Kernels, Watch, unwatched
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
-from gradcheck_cli.compute.measure import measure
-from gradcheck_cli.compute.mutants import mutated
-from gradcheck_cli.compute.observe import observe
+from gradcheck_cli.compute.observe import After, observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
-from gradcheck_cli.compute.stage import Stage
+from gradcheck_cli.compute.runs import Runs, in_run
+from gradcheck_cli.compute.stress import stressed
 from gradcheck_cli.compute.trial import CandidateRaised, on_trial, warned, words
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.effective import asked_of_the_forward
@@ -27,12 +26,10 @@ from gradcheck_cli.records.observation import (
     DATA,
     FILLS,
     ROLES,
-    Buffer,
     ChannelSeen,
     Fill,
     Observation,
     PhaseSeen,
-    SlotSeen,
 )
 
 LARGEST = 2**63
@@ -58,7 +55,8 @@ class Engine:
         HarnessError where the reference or the measuring does not fit into memory: that is no word on the candidate.
         """
         try:
-            return self._observed(job)
+            with stressed(job.case, self.device):
+                return self._observed(job)
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, RuntimeError) and "memory" not in str(error):
                 raise
@@ -96,28 +94,17 @@ class Engine:
     def _channel(
         self, job: Job, fill: Fill, reference: Reference, effective: dict[str, str | int], watch: Watch
     ) -> ChannelSeen:
-        """One pass over the microbatches on one fill; fills in `effective` as soon as it is known."""
-        case, phases = job.case, []
-        poisoned = not reference.inapplicable and poison(POISON[fill], case, self.device)
-        if not reference.inapplicable:
-            with on_trial(f"build, {DATA[fill]}", self.device), filled(POISON[fill], self.device):
-                layer: Layer = self.builders[job.target](case, self.device)
-                as_built = layout(layer)
-                note(effective, {**layer.effective(), **as_built})
-            # Another layer than the one that was asked for may not even take these tensors.
-            as_asked = as_built.items() <= case.axes().items()
-            for k, phase, found, disturbed in observe(case, layer, reference.inputs, fill, watch) if as_asked else ():
-                # A layer that does not say which path it took has not said that it took the one asked for.
-                unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case, phase), "unknown")
-                with on_trial(f"reading the layer after the {phase} of microbatch {k}, {DATA[fill]}", self.device):
-                    note(effective, {**unsaid, **layer.effective(), **layout(layer)})
-                stages = staged(job, reference, k, found)
-                slots = [slot for stage in stages for buffer in stage.found for slot in measured(stage, buffer)]
-                phases.append(PhaseSeen(microbatch=k, phase=phase, slots=slots, disturbed=disturbed))
-                if k == case.microbatches - 1:
-                    phases += [one for stage in stages for one in mutated(stage, phase)]
-                if phase == "forward":  # what was measured has left other things behind, many of them zero
-                    poisoned = poison(POISON[fill], case, self.device) and poisoned
+        """All runs over the microbatches on one fill; fills in `effective` as soon as it is known."""
+        case, phases, runs = job.case, list[PhaseSeen](), Runs(job, reference)
+        poisoned = not reference.inapplicable
+        for run in range(0 if reference.inapplicable else case.repeat):
+            with in_run(run):
+                poisoned = poison(POISON[fill], case, self.device) and poisoned
+                layer = self._built(job, fill, effective)
+                for after in self._run(job, fill, layer, reference, effective, unwatched if run else watch):
+                    phases += runs.seen(run, after)
+                    if after.phase == "forward":  # what was measured has left other things behind, many of them zero
+                        poisoned = poison(POISON[fill], case, self.device) and poisoned
         return ChannelSeen(
             fill=fill,
             inapplicable=reference.inapplicable,
@@ -127,7 +114,38 @@ class Engine:
             unrounded=list(reference.unrounded),
             poison=POISON[fill] if poisoned else "",
             phases=phases,
+            repeated=runs.told(),
         )
+
+    def _built(self, job: Job, fill: Fill, effective: dict[str, str | int]) -> Layer:
+        case = job.case
+        built = on_trial(f"build, {DATA[fill]}", self.device)
+        with built, determinism(case), filled(POISON[fill], self.device):
+            layer: Layer = self.builders[job.target](case, self.device)
+            note(effective, {**layer.effective(), **layout(layer)})
+        return layer
+
+    def _run(
+        self,
+        job: Job,
+        fill: Fill,
+        layer: Layer,
+        reference: Reference,
+        effective: dict[str, str | int],
+        watch: Watch,
+    ) -> Iterator[After]:
+        """One run; of another layer than the one that was asked for none: it may not even take these tensors."""
+        case = job.case
+        if not layout(layer).items() <= case.axes().items():
+            return
+        for after in observe(case, layer, reference.inputs, fill, watch):
+            # A layer that does not say which path it took has not said that it took the one asked for.
+            unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case, after.phase), "unknown")
+            with on_trial(
+                f"reading the layer after the {after.phase} of microbatch {after.microbatch}, {DATA[fill]}", self.device
+            ):
+                note(effective, {**unsaid, **layer.effective(), **layout(layer), **after.called})
+            yield after
 
 
 def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:
@@ -144,29 +162,6 @@ def plain(value: object) -> str | int:
     value = value.item() if hasattr(value, "item") else value
     # A larger integer is none of the JSON that every reader understands.
     return int(value) if isinstance(value, int) and abs(value) < LARGEST else words(value)
-
-
-def staged(job: Job, reference: Reference, k: int, found: list[Found]) -> list[Stage]:
-    """What was found after one phase, role by role."""
-    roles = dict.fromkeys(one.role for one in found)
-    return [Stage(job, reference, role, k, {one.buffer: one for one in found if one.role == role}) for role in roles]
-
-
-def measured(stage: Stage, buffer: Buffer) -> list[SlotSeen]:
-    """One role in one buffer, measured against all it may hold."""
-    found, reference, rounding = stage.found[buffer], stage.reference, stage.job.rounding[stage.role]
-    # On exact data nothing rounds, and on random data these roundings are below what is told apart.
-    rounded = reference.fill == "range" and (buffer != "main_grad" or rounding.rounds_before_adding)
-    wrong = Hypotheses(stage.job.case, reference, stage.role, buffer, stage.microbatch, rounded)
-    return measure(
-        found,
-        stage.right(buffer),
-        stage.sizes,
-        rounding.lambda_,
-        bounded=reference.fill == "normal",
-        shown=stage.shown(buffer),
-        explain=wrong if found.before is None else None,
-    )
 
 
 def imported(target: str) -> Builder:

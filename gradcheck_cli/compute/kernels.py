@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 import torch
 from torch.autograd.profiler import profile
 
+from gradcheck_cli.compute.stress import quiet
 from gradcheck_cli.compute.trial import words
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.kernels import CUTLASS_SWITCH
@@ -38,6 +39,8 @@ CHOOSING = (
     "bias",
     "single_grouped_bias",
     "save_original_input",
+    "compile",
+    "deterministic",
 )
 # Operators on the host that multiply, and those that are not torch's own; all others say nothing of a path.
 OPERATOR = re.compile(r"aten::(\w*mm|linear|matmul|einsum|mv|dot)$|(?!aten::|autograd::|profiler::|torch::)\S.*?::\S")
@@ -93,12 +96,13 @@ class Kernels:
 
     @contextmanager
     def _watched(self, phase: Phase) -> Iterator[None]:
-        profiler = self._started()
-        try:
-            yield
-        finally:
-            if profiler is not None:
-                self._names |= {f"{phase}: {name}" for name in self._stopped(profiler)}
+        with quiet(self._device):
+            profiler = self._started()
+            try:
+                yield
+            finally:
+                if profiler is not None:
+                    self._names |= {f"{phase}: {name}" for name in self._stopped(profiler)}
 
     def _started(self) -> profile | None:
         try:

@@ -16,6 +16,7 @@ import torch
 
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.stress import SWITCH
 
 # Variables that change numerics, paths or memory, and which container it is; values that hold a path are not recorded.
 PREFIXES = (
@@ -27,6 +28,7 @@ PREFIXES = (
     "TORCH_ALLOW_TF32",
     "CUDA_LAUNCH_BLOCKING",
     "OMP_NUM_THREADS",
+    SWITCH,
 )
 PROBE_BYTES = 64 << 20
 NO_CONTAINER = "none seen"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -17,13 +17,14 @@ from gradcheck_cli.compute.attached import (
     freeze,
     held_parameters,
 )
-from gradcheck_cli.compute.calling import Calling
-from gradcheck_cli.compute.found import Found, by_rows, per_expert, read, snapshot, truth
+from gradcheck_cli.compute.calling import Calling, determinism
+from gradcheck_cli.compute.found import Found, by_rows, snapshot
+from gradcheck_cli.compute.gathered import left, parameters_found
 from gradcheck_cli.compute.handed import grad_output_of, x_of
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.kernels import Watch, unwatched
 from gradcheck_cli.compute.lending import FC2, lent
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, Placed, guard_byte, guarded
+from gradcheck_cli.compute.lent import ADDED_TO_BYTE, guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
 from gradcheck_cli.compute.trial import a_tensor, as_chain, on_trial
@@ -40,6 +41,7 @@ class After(NamedTuple):
     phase: Phase
     found: list[Found]
     disturbed: list[str]
+    called: dict[str, str | int] = {}  # what is told of the call alone, under the names of the axes
 
 
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> Iterator[After]:
@@ -132,7 +134,7 @@ class Trainer:
             fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
             seen = self.loans.seen()
             self.loans.expect(y, k)
-        return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k))
+        return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k), self.calling.effective())
 
     def _scale(self, k: int) -> None:
         """Hand a chain its probabilities, as a router that learns does: no leaf, and in want of a gradient."""
@@ -179,7 +181,10 @@ class Trainer:
                 cast("Delayed", self.layer).backward_dw()
             settle(self._left())
         with self._trial(f"reading the gradients after the {said}"):
-            parameters, seen = self._parameters(), self.loans.seen()
+            parameters, seen = (
+                self._parameters(),
+                self.loans.seen(),
+            )
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
 
     def _capture(self) -> None:
@@ -209,27 +214,16 @@ class Trainer:
         splits = self.case.splits(k)
         return [by_rows(role, name, one.grad, splits, tuple(one.shape), self.device) for role, name, one in given]
 
-    def _parameters(self) -> list[Found]:
-        """The gradients of all parameters."""
-        case, held, device = self.case, self.held, self.device
-        found = []
-        for role in weights_of(case):
-            found += _wgrad(case, role, held.of(role), self.attached[role], self.hooks[role], device)
-        if case.bias:
-            grads = [read(bias.grad, device) for bias in held.biases]
-            found.append(Found("bgrad", "grad", per_expert(grads, case.num_gemms, part(case, "bgrad"))))
-        return found
-
     def _added_to(self, phase: Phase) -> list[torch.Tensor]:
         """The buffers that a phase may add a wgrad to."""
         own = self.case.fuse_wgrad_accumulation and phase == delivered_in(self.case)
         return [one.tensor for one in self.main_grads.values()] if own else []
 
+    def _parameters(self) -> list[Found]:
+        return parameters_found(self.case, self.held, self.attached, self.hooks, self.device)
+
     def _left(self) -> list[torch.Tensor]:
-        """What the parameters have by now."""
-        every = [*self.held.weights, *self.held.biases, *self.held.weights_fc2]
-        grads = [one.grad for one in every if one.grad is not None and one.grad.layout is torch.strided]
-        return [*grads, *(one.tensor for one in self.main_grads.values())]
+        return [*left(self.held), *(one.tensor for one in self.main_grads.values())]
 
     @contextmanager
     def _candidate(self, phase: Phase, said: str, given: Sequence[torch.Tensor]) -> Iterator[Settle]:
@@ -242,32 +236,7 @@ class Trainer:
         ):
             yield settle
 
-    def _trial(self, during: str) -> AbstractContextManager[None]:
-        return on_trial(f"{during}, {DATA[self.fill]}", self.device)
-
-
-def _wgrad(
-    case: Case,
-    role: Role,
-    weights: list[torch.Tensor],
-    attached: list[Placed],
-    hooks: Hooks,
-    device: torch.device,
-) -> list[Found]:
-    """Both buffers of the weights of one layer."""
-    calls = hooks.taken()
-    grads = [read(weight.grad, device, hooks=called) for weight, called in zip(weights, calls, strict=True)]
-    owned: list[Placed | None] = [*attached] or [None] * len(weights)
-    main_grads = [
-        read(
-            getattr(weight, "main_grad", None),
-            device,
-            added_flag=truth(getattr(weight, "grad_added_to_main_grad", None)),
-            replaced=own is not None and own.replaced_in(weight),
-        )
-        for weight, own in zip(weights, owned, strict=True)
-    ]
-    return [
-        Found(role, "grad", per_expert(grads, case.num_gemms, part(case, role))),
-        Found(role, "main_grad", per_expert(main_grads, case.num_gemms, part(case, role))),
-    ]
+    @contextmanager
+    def _trial(self, during: str) -> Iterator[None]:
+        with on_trial(f"{during}, {DATA[self.fill]}", self.device), determinism(self.case):
+            yield

@@ -84,6 +84,7 @@ def bystanders(observation: Observation) -> list[Finding]:
     for channel in observation.channels:
         for phase in channel.phases:
             when = f"after the {phase.phase} of microbatch {phase.microbatch}, {DATA[channel.fill]}"
+            when += f", repeat {phase.repeat}" if phase.repeat else ""
             for name in () if phase.mutant else phase.disturbed:
                 seen = Disturbance(name, when)
                 kinds.setdefault(seen.kind, []).append(seen)

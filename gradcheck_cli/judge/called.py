@@ -14,6 +14,10 @@ RECOMPUTED = {
 }
 ASIDE = {"side": "all of it", "backward": "each backward", "backward_dw": "each backward_dw()"}
 GRAPHED = {"torch": "torch.cuda.make_graphed_callables", "te": "transformer_engine.pytorch.make_graphed_callables"}
+DETERMINED = {
+    "te": "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0",
+    "torch": "torch.use_deterministic_algorithms(True) and CUBLAS_WORKSPACE_CONFIG=:4096:8",
+}
 FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
 INFERRED = {"no_grad": "without gradients", "eval": "without gradients, in eval mode"}
 
@@ -22,6 +26,16 @@ def called_in_words(case: Case) -> Iterator[str]:
     """A sentence for each thing that a trainer wraps around the layer."""
     if case.autocast:
         yield f"x is fp32, and each forward runs under torch.autocast of {case.dtype}"
+    if case.compile:
+        yield "the forward is compiled by torch.compile(backend='aot_eager'), and so is its backward"
+    if case.deterministic:
+        yield f"determinism is asked for, by {DETERMINED['te' if case.provider == 'te' else 'torch']}"
+    if case.repeat > 1:
+        yield (
+            f"all of it is done {case.repeat} times on the same data, from the build on: each run must be right, and "
+            "what is not bit for bit what the first run left is told, two NaN being the same; where determinism is "
+            "asked for it is a fault"
+        )
     if case.recompute != "none":
         yield f"each forward is run again in its backward, by {RECOMPUTED[case.recompute]}"
     if case.retain_graph:

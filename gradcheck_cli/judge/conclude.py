@@ -12,6 +12,7 @@ from gradcheck_cli.judge.invisible import invisible
 from gradcheck_cli.judge.kernels import effective
 from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.judge.proof import proved
+from gradcheck_cli.judge.repeats import nondeterministic, repeats_in_words
 from gradcheck_cli.judge.slots import judge_slot, judge_slots
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
@@ -35,9 +36,11 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
     if only:
         return _verdict(case, observation, [only], dict.fromkeys(roles_of(case), only.outcome), {})
     judged = judge_slots(case, observation, lambda_)
-    findings = [cited(finding, case, environment) for finding in (*group(judged), *bystanders(observation))]
+    told = [*group(judged), *bystanders(observation), *nondeterministic(case, observation)]
+    findings = [cited(finding, case, environment) for finding in told]
     findings.sort(key=lambda finding: -finding.outcome.gravity)
-    roles = {role: gravest([j.outcome for e, _, j in judged if e.role == role]) for role in roles_of(case)}
+    outcomes = [(e.role, j.outcome) for e, _, j in judged] + [(one.role, one.outcome) for one in told]
+    roles = {role: gravest([outcome for of, outcome in outcomes if of == role]) for role in roles_of(case)}
     if refusal:  # what ran instead is judged all the same: a refusal is no cover for a wrong gradient
         findings = [*findings, refusal]
         roles = {role: gravest([outcome, refusal.outcome]) for role, outcome in roles.items()}
@@ -94,7 +97,7 @@ def _verdict(
         effective=effective(case, observation),
         kernels=observation.kernels,
         channels={channel.fill: channel.inapplicable or "judged" for channel in observation.channels},
-        notes=invisible(case, observation),
+        notes=[*invisible(case, observation), *repeats_in_words(case, observation)],
         seconds=observation.seconds,
     )
 

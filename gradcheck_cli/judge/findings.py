@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.judge.contract import Expected
+from gradcheck_cli.judge.repeats import which
 from gradcheck_cli.judge.slots import Judged, key
 from gradcheck_cli.records.observation import DATA, FILLS, Role
 from gradcheck_cli.records.roles import BY_TOKEN
@@ -44,13 +45,16 @@ def _named(wanted: Expected) -> tuple[str, int]:
 def rounded_too_often(judged: list[Judged]) -> list[tuple[str, int]]:
     """Gradients that are exact while no sum rounds, and differ once sums outgrow their dtype: partial ones round."""
     exact = {key(e) for e, channel, j in judged if channel.fill == "exact" and j.outcome is Outcome.PASSED}
-    in_range = [(e, j) for e, channel, j in judged if channel.fill == "range"]
+    # What differs between runs may be exact by luck.
+    by_luck = {one.role for _, channel, _ in judged for one in channel.repeated if one.differing}
+    in_range = [(e, j) for e, channel, j in judged if channel.fill == "range" and e.role not in by_luck]
     return [_named(e) for e, j in in_range if j.outcome.wrong_value and key(e) in exact]
 
 
 def _finding(name: str, rows: list[Judged]) -> Finding:
     wanted, channel, worst = max(rows, key=lambda row: row[2].smallest_lambda or 0.0)
     where = f"after the {wanted.phase} of microbatch {wanted.microbatch}, {DATA[channel.fill]}"
+    where += which(channel, wanted.microbatch, wanted.phase)
     return Finding(
         slot=wanted.slot,
         outcome=worst.outcome,

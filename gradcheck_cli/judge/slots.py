@@ -7,6 +7,7 @@ from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, Expected, expected
 from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.judge.presence import Buffers, absent, early, nothing, protocol
+from gradcheck_cli.judge.repeats import runs
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Observation, Phase
 from gradcheck_cli.records.roles import WEIGHTS
@@ -21,7 +22,11 @@ def judge_slots(case: Case, observation: Observation, lambda_: float = LAMBDA) -
     run = [channel for channel in observation.channels if not channel.inapplicable]
     wanted = expected(case)
     judged = [
-        (slot, channel, j) for channel in run for slot in wanted for j in judge_slot(case, slot, channel, lambda_)
+        (slot, one, j)
+        for channel in run
+        for one in runs(channel)
+        for slot in wanted
+        for j in judge_slot(case, slot, one, lambda_)
     ]
     told = {key(slot) for slot, _, j in judged if j.outcome is not Outcome.VACUOUS}
     # What one channel cannot tell, another may: thin exact data can leave a small slot all zero.

@@ -17,6 +17,7 @@ _NOT_CAPTURED = {
     "inference": "none",
     "stream": "default",
     "autocast": False,
+    "compile": False,
     "recipe": "none",
 }
 
@@ -86,6 +87,14 @@ CALLING = (
         "recipe",
         rejects=lambda case: case.autocast and (case.dtype == "fp32" or case.recipe != "none"),
         about=(("autocast", "dtype"), ("autocast", "recipe")),
+    ),
+    Constraint(
+        name="te-is-not-compiled",
+        why="torch.compile leaves Transformer Engine's layers as they are: the forward of te.GroupedLinear is marked "
+        "no_torch_dynamo (transformer_engine/pytorch/module/grouped_linear.py), and an op has a fuser of its own; ask "
+        "for compile=0, or a layer of torch",
+        rejects=lambda case: case.compile and case.provider == "te",
+        about=(("compile",),),
     ),
     Constraint(
         name="backward-dw-on-a-stream",

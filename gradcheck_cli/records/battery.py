@@ -8,6 +8,7 @@ import msgspec
 
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.chances import CHANCES
 from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
 from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.verdict import Outcome
@@ -234,6 +235,7 @@ def fits(mutant: Mutant, *, chain: bool) -> bool:
 APIS: tuple[str, ...] = (
     *(name for name, one in MUTANTS.items() if one.fault.kind != "unseen" and fits(one, chain=False)),
     *ENDINGS,
+    *CHANCES,
 )
 
 

@@ -23,6 +23,8 @@ class Candidate(Record, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     # path -> variables that choose it, set before the import for each case that asks for it, whatever the user has set.
     switches: dict[str, dict[str, str]] = {}
+    # Variables that ask for determinism, set in the same way for each case that does.
+    deterministic: dict[str, str] = {}
     # tf32: fp32 operands are rounded to the nearest TF32 number before they are multiplied, whatever torch's flags say.
     # Cutting the last bits off instead is twice as coarse and biased: it is judged INACCURATE.
     fp32_products: Literal["fp32", "tf32"] = "fp32"

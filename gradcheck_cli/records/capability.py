@@ -47,6 +47,12 @@ class Closed(Record, frozen=True, kw_only=True):
 
 BOTH: tuple[tuple[str, Literal["legacy", "native"]], ...] = (("legacy", "native"), ("native", "legacy"))
 CUBLAS = r"requires cuBLAS 13\.[34]\+"
+# Where a bias gradient goes through it, and since when: api, version, path, gate.
+DBIAS: tuple[tuple[str, tuple[int, ...], Literal["legacy", "native"], str], ...] = (
+    ("module", (2, 17), "native", "dbias"),
+    ("op", (2, 16), "native", "dbias"),
+    ("op", (2, 16), "legacy", "dbias_split"),
+)
 SINGLE = r"Single grouped parameters require the native grouped-tensor"
 
 ROWS = (
@@ -128,6 +134,13 @@ ROWS = (
             gates=("main_grad",), says=r"Unable to find suitable cuBLAS (grouped )?GEMM algorithm", in_backward=True,
         )
         for api in ("module", *OPS)
+    ),
+    *(
+        Row(
+            name="dbias-is-not-deterministic", provider="te", api=api, since=since, on=on,
+            gates=(gate,), says=r"grouped_dbias Triton kernel uses non-deterministic atomic adds", in_backward=True,
+        )
+        for api, since, on, gate in DBIAS
     ),
     *RECIPE_ROWS,
     Row(

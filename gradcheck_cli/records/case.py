@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo
 
-from gradcheck_cli.records import splits
+from gradcheck_cli.records import called, splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.dtype import DtypeName, RecipeName
 
@@ -66,27 +66,14 @@ class Case(Record, frozen=True, kw_only=True):
     ] = "none"
     frozen_input: Annotated[bool, Meta(description="x asks for no gradient")] = False
     frozen_bias: Annotated[bool, Meta(description="the biases ask for no gradient")] = False
-    recompute: Annotated[
-        Literal["none", "reentrant", "nonreentrant", "te"],
-        Meta(description="the forward is run again in the backward: torch's checkpoint, either kind, or te's"),
-    ] = "none"
-    inference: Annotated[
-        Literal["none", "no_grad", "eval"],
-        Meta(
-            description="between each forward and its backward another one without gradients, or in eval mode as well"
-        ),
-    ] = "none"
-    stream: Annotated[
-        Literal["default", "side", "backward", "backward_dw"],
-        Meta(description="what runs on a CUDA stream of its own, ordered by events alone; side: all of it"),
-    ] = "default"
-    cuda_graph: Annotated[
-        Literal["none", "torch", "te"],
-        Meta(description="forward and backward are captured and replayed: make_graphed_callables of torch, or te's"),
-    ] = "none"
-    autocast: Annotated[
-        bool, Meta(description="x is fp32, and the forward runs under torch.autocast of the case's dtype")
-    ] = False
+    recompute: called.Recompute = "none"
+    inference: called.Inference = "none"
+    stream: called.Stream = "default"
+    cuda_graph: called.CudaGraph = "none"
+    autocast: called.Autocast = False
+    compile: called.Compile = False
+    deterministic: called.Deterministic = False
+    repeat: called.Repeat = 1
     dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"
     recipe: Annotated[RecipeName, Meta(description="how x, weights and grad_output are quantised for each GEMM")] = (
         "none"

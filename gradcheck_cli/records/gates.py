@@ -6,6 +6,7 @@ import msgspec
 
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.cutlass_gates import cutlass_gates
+from gradcheck_cli.records.deterministic_gates import deterministic_gates
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.gate import Gate
 from gradcheck_cli.records.recipe import in_fp8
@@ -94,6 +95,7 @@ def _te_gates(case: Case, environment: Environment) -> list[Gate | None]:
         _original_gate(case, environment),
         *recipe_gates(case, environment),
         *cutlass_gates(case, environment),
+        *deterministic_gates(case, environment),
     ]
 
 

@@ -69,6 +69,7 @@ class PhaseSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     """All slots at the end of one phase of one microbatch on one rank, as found or as altered by a mutant."""
 
     rank: int = 0
+    repeat: int = 0  # which run of the case this is of; a later one is told where it is not as the first was
     mutant: str = ""  # the name of the alteration; "" for the tensors as they were found
     microbatch: int
     phase: Phase
@@ -76,8 +77,20 @@ class PhaseSeen(Record, frozen=True, kw_only=True, omit_defaults=True):
     disturbed: list[str] = []  # what was changed though nobody asked for it: x, weight, a guard, a layout
 
 
+class Repeated(Record, frozen=True, kw_only=True):
+    """One role in all runs on one fill, compared bit for bit with the first; two NaN are the same."""
+
+    role: Role
+    repeats: int  # after the first
+    differing: int  # of these
+    distinct: int  # different results, that of the first included
+    largest_ulps: float  # in units in the last place; INFINITE where one is not finite, or not there
+    worst: str = ""  # the slot where that is: `wgrad[3]`
+    experts: list[int] = []  # whose results differ
+
+
 class ChannelSeen(Record, frozen=True, kw_only=True):
-    """One pass over the case's microbatches with one fill of the data."""
+    """One pass over the case's microbatches with one fill of the data, or as many as the case repeats."""
 
     fill: Fill
     inapplicable: str = ""  # why the channel's argument does not hold for the data drawn; then it was not run
@@ -87,6 +100,7 @@ class ChannelSeen(Record, frozen=True, kw_only=True):
     unrounded: list[Role] = []  # range: the products whose every value is one that a narrower dtype holds too
     poison: str = ""  # what memory that nobody should read was filled with: 0xFF, 0x71, stale; "" where it was not
     phases: list[PhaseSeen] = []
+    repeated: list[Repeated] = []  # of a case that repeats
 
 
 class Raised(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What is wrapped around a layer, in a few lines? Autocast, a checkpoint, an inference (`compute/calling.py`)."""
+"""What is wrapped around a layer, in a few lines? Compilation, a checkpoint, an inference (`compute/calling.py`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from gradcheck_cli.reproduce.making import Making
 
 def wrapped(case: Case, made: Making) -> Making:
     """The same layer, called as the case calls it; unchanged where it calls it plainly."""
-    if case.recompute == "none" and case.inference == "none" and not case.autocast:
+    if case.recompute == "none" and case.inference == "none" and not case.autocast and not case.compile:
         return made
     under = "with torch.autocast(DEVICE, DTYPE): " if case.autocast else ""
     build = [*made.build, "def called(x, splits):", f"    {under}return {made.call}"]
+    build += ['called = torch.compile(called, backend="aot_eager")'] if case.compile else []
     te = ["import transformer_engine.pytorch as te"] if case.recompute == "te" else []
     if case.recompute == "te" and case.recipe != "none":
         build += ["def recomputed(x, splits):", f"    {_IN_FORCE}: return te.checkpoint(called, x, splits)"]

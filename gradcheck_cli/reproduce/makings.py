@@ -28,7 +28,7 @@ def making(case: Case, target: str, variables: dict[str, str], environment: Envi
         made = te_lines.quantised(case, made)
     made = called.wrapped(case, made)
     # Variables that only make gradcheck faster or steadier are no part of the failure.
-    needed = {name: value for name, value in variables.items() if name.startswith("NVTE_")}
+    needed = {name: value for name, value in variables.items() if name.startswith(("NVTE_", "CUBLAS_"))}
     return made._replace(variables={**needed, **made.variables})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_cli.records.roles import is_chain, roles_of
+from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving, flags, presence, right
 from gradcheck_cli.reproduce.driving import indented
 from gradcheck_cli.reproduce.making import DTYPES, Making
@@ -26,21 +27,34 @@ def body(wanted: Wanted, making: Making) -> list[str]:
         )
     if wanted.case.recipe != "none" and wanted.case.provider == "torch":
         raise Unscriptable(f"{failure}: what quantises here is gradcheck's own, and no few lines")
-    if wanted.case.stream != "default" or wanted.case.cuda_graph != "none" or wanted.case.retain_graph:
-        raise Unscriptable(f"{failure}: streams, graphs and retained graphs are not written into a few lines yet")
+    _scriptable(wanted)
     if wanted.case.tied_weights and wanted.compares and failure.role == "dgrad" and wanted.data != "presence":
         raise Unscriptable(f"{failure}: with tied weights x.grad of the first of two is there after the second alone")
     if wanted.looks_at_attributes:
         flags.wrong(wanted)  # raises where nothing can be looked at
     variables = [f'os.environ["{name}"] = "{value}"' for name, value in making.variables.items()]
     system = [] if failure.outcome.no_end else ["import sys"]
-    head = [*(["import os", *variables] if variables else []), *system, "import torch", *making.imports, ""]
+    asked = wanted.case.deterministic and wanted.case.provider != "te"
+    determined = ["torch.use_deterministic_algorithms(True)"] if asked else []
+    os_first = ["import os", *variables] if variables else []
+    head = [*os_first, *system, "import torch", *making.imports, *determined, ""]
     if wanted.data == "presence":
         return [*head, *presence.lines(wanted, making)]
     lines = [*head, *_lines(wanted, making, tells_all=True)]
     if len(lines) > MOST_LINES - HEADER:
         return [*head, *_lines(wanted, making, tells_all=False)]
     return lines
+
+
+def _scriptable(wanted: Wanted) -> None:
+    """Unscriptable where it takes luck, or what no few lines do."""
+    case, failure = wanted.case, wanted.failure
+    if failure.outcome is Outcome.NONDETERMINISTIC:
+        raise Unscriptable(
+            f"{failure}: it takes luck, and a script must fail each time; `gradcheck run --case '{case}'` counts again"
+        )
+    if case.stream != "default" or case.cuda_graph != "none" or case.retain_graph:
+        raise Unscriptable(f"{failure}: streams, graphs and retained graphs are not written into a few lines yet")
 
 
 def _lines(wanted: Wanted, making: Making, *, tells_all: bool) -> list[str]:

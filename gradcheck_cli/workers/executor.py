@@ -197,7 +197,7 @@ def own_seconds(case: Case, mutants: int = 0) -> float:
     weights = case.num_gemms * case.in_features * case.out_features
     features = case.in_features + case.out_features
     return (
-        (1 + mutants / 40)
+        (case.repeat + mutants / 40)
         * 1e-6
         * len(FILLS)
         * sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradcheck_cli.compute.faults.chance import CHANCE
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
 from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.compute.faults.gates import gate
@@ -241,4 +242,6 @@ class EndingLayer(LoopLayer):
 
 def build(case: Case, device: torch.device) -> LoopLayer:
     """The layer whose fault is the case's api."""
+    if case.api in CHANCE:
+        return CHANCE[case.api](case, device)
     return EndingLayer(case, device) if case.api in END else FaultLayer(case, device)
