@@ -64,7 +64,7 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     folder = options.output or default_folder(began, selected)
     reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
     try:
-        with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout, te=asked.te) as executor:
+        with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout, te=asked.te, retry=True) as executor:
             session = Session(selected, options, reporter, executor, entries)
             return session.run(opening(asked, selected, options, typed, began))
     finally:

@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,9 @@ class Engine:
     def fine(self, _: Job) -> None:
         pass
 
+    def raise_nothing(self, _: Job) -> None:
+        time.sleep(0.1)
+
     def segfault(self, _: Job) -> None:
         say("about to read address 0")
         ctypes.string_at(0)
@@ -56,6 +60,26 @@ class Engine:
 
     def sys_exit_7(self, _: Job) -> None:
         sys.exit(7)
+
+    def killed(self, _: Job) -> None:
+        """As by a kernel that is out of memory."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang_in_c(self, _: Job) -> None:
+        """A call that does not return, and lets no thread of Python run meanwhile."""
+        say("launching a kernel")
+        ctypes.PyDLL(None).sleep(600)
+
+    def hold_and_hang_in_c(self, job: Job) -> None:
+        with held():
+            self.hang_in_c(job)
+
+    def crash_once(self, job: Job) -> None:
+        """As a case that suffers from what ran before it in its process."""
+        flag = Path(os.environ["WORKER_TEST_FLAG"])
+        if not flag.exists():
+            flag.touch()
+            self.segfault(job)
 
     def hang(self, _: Job) -> None:
         say("waiting for a collective")
@@ -78,6 +102,30 @@ class Engine:
     def die_but_leave_a_holder(self, job: Job) -> None:
         with held():
             self.die_but_leave_a_child(job)
+
+    def leave_a_daemon(self, _: Job) -> None:
+        """A process in a session of its own, which no signal to the worker's group meets."""
+        with held():
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(600)
+
+    def die_but_leave_a_daemon(self, job: Job) -> None:
+        self.leave_a_daemon(job)
+        os._exit(5)
+
+    def flood_and_crash(self, job: Job) -> None:
+        for _repeated in range(64):
+            os.write(2, b"the same line over and over\n" * 40_000)
+        self.segfault(job)
+
+    def speak_unasked(self, _: Job) -> None:
+        """A thread that goes on after its case, and writes where only answers belong."""
+        threading.Timer(0.2, lambda: os.write(result_fd(), b"done\n")).start()
+
+    def print_no_more(self, _: Job) -> None:
+        os.close(1)
+        os.close(2)
 
     def close_the_pipe_and_hang(self, job: Job) -> None:
         os.close(result_fd())
@@ -111,6 +159,10 @@ class Engine:
 
     def poison(self, job: Job) -> Observation:
         raised = Raised(type="CudaError", message="illegal address", during="backward", traceback="", sticky=True)
+        return Observation(case=str(job.case), ending="raised", raised=raised, effective={"pid": os.getpid()})
+
+    def suspect(self, job: Job) -> Observation:
+        raised = Raised(type="OutOfMemoryError", message="", during="forward", traceback="", suspect=True)
         return Observation(case=str(job.case), ending="raised", raised=raised, effective={"pid": os.getpid()})
 
     def raise_here(self, _: Job) -> None:
@@ -168,9 +220,10 @@ class StartsOnce(Engine):
     def __init__(self, device: str, targets: list[str]) -> None:
         super().__init__(device, targets)
         flag = Path(os.environ["WORKER_TEST_FLAG"])
-        if flag.exists():
-            raise HarnessError("the device fell off the bus")
-        flag.touch()
+        try:
+            flag.touch(exist_ok=False)
+        except FileExistsError:
+            raise HarnessError("the device fell off the bus") from None
 
 
 def say(text: str) -> None:

@@ -21,7 +21,8 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.records.observation import Observation
-from gradcheck_cli.workers.executor import LocalExecutor, own_seconds
+from gradcheck_cli.workers.executor import LocalExecutor
+from gradcheck_cli.workers.lane import own_seconds
 from gradcheck_cli.workers.protocol import exit_status
 
 PATIENCE = 30.0  # seconds: far more than anything here needs
@@ -40,10 +41,19 @@ class Run:
     """What one executor did, with everything it said on the way."""
 
     def __init__(
-        self, log_dir: Path, engine: str = "Engine", timeout: float = PATIENCE, start: float = PATIENCE
+        self,
+        log_dir: Path,
+        engine: str = "Engine",
+        timeout: float = PATIENCE,
+        start: float = PATIENCE,
+        *,
+        retry: bool = False,
     ) -> None:
-        self.executor = LocalExecutor(
-            device="cpu", log_dir=log_dir, timeout=timeout, start_timeout=start, engine=f"misbehaving:{engine}"
+        class Executor(LocalExecutor):
+            start_timeout = start
+
+        self.executor = Executor(
+            device="cpu", log_dir=log_dir, timeout=timeout, engine=f"misbehaving:{engine}", retry=retry
         )
         self.environments: list[Environment] = []
         self.started: list[str] = []
@@ -66,6 +76,7 @@ def run(tmp_path: Path) -> Run:
 ENDINGS = {
     "segfault": ("segfault", "crashed", "signal 11 (SIGSEGV)"),
     "abort": ("abort", "crashed", "signal 6 (SIGABRT)"),
+    "killed": ("killed", "crashed", "signal 9 (SIGKILL)"),
     "silent success": ("exit_0", "crashed", "exit code 0"),
     "sys.exit": ("sys_exit_7", "crashed", "exit code 7"),
     "a child left behind": ("die_but_leave_a_child", "crashed", "exit code 5"),
@@ -82,7 +93,11 @@ def test_a_worker_that_ends_without_a_result_is_a_crash_and_the_run_goes_on(
     assert lost.case == f"fake:api={api}"
 
 
-HANGS = {"hang": ("hang", "signal 15 (SIGTERM)"), "hang that ignores SIGTERM": ("hang_on", "signal 9 (SIGKILL)")}
+HANGS = {
+    "hang": ("hang", "signal 15 (SIGTERM)"),
+    "hang in C, with the lock of the interpreter": ("hang_in_c", "signal 15 (SIGTERM)"),
+    "hang that ignores SIGTERM": ("hang_on", "signal 9 (SIGKILL)"),
+}
 
 
 @pytest.mark.parametrize(("api", "status"), HANGS.values(), ids=HANGS)
@@ -214,10 +229,10 @@ def test_a_worker_outlives_a_run_and_serves_the_next(tmp_path: Path) -> None:
     assert pids[0] == pids[1]
 
 
-def test_the_worker_that_was_asked_where_it_runs_then_runs_the_cases(run: Run) -> None:
+def test_the_worker_that_was_asked_where_it_runs_then_runs_the_cases(run: Run, tmp_path: Path) -> None:
     asked = run.executor.environment({"WORKER_TEST_A": "1"}, ["misbehaving:build"])
     run(a_job("fine", {"WORKER_TEST_A": "1"}))
-    assert (asked.variables, run.executor._started) == ({"WORKER_TEST_A": "1"}, 1)
+    assert (asked.variables, len(list(tmp_path.glob("worker-*.log")))) == ({"WORKER_TEST_A": "1"}, 1)
 
 
 def test_a_candidate_that_a_worker_has_not_imported_gets_a_new_worker(tmp_path: Path) -> None:
@@ -231,7 +246,7 @@ def test_a_run_left_in_the_middle_of_a_case_cannot_answer_the_next(tmp_path: Pat
     executor = Run(tmp_path).executor
     with executor:
         next(executor.run([a_job("fine")], ignore, ignore))
-        executor._worker.send(a_job("stdin"))  # type: ignore[union-attr]
+        executor.lanes[0].worker.send(a_job("stdin"))  # type: ignore[union-attr]
         ((_, seen),) = executor.run([a_job("fine")], ignore, ignore)
     assert seen.case == "fake:api=fine"
 
@@ -241,7 +256,7 @@ def test_a_worker_that_died_between_two_cases_is_not_the_next_cases_fault(tmp_pa
         answers = executor.run([a_job("fine"), a_job("fine")], ignore, ignore)
         pid = int(next(answers)[1].effective["pid"])
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not executor._worker.serves(Variables(), []))  # type: ignore[union-attr]
+        wait_until(lambda: not executor.lanes[0].worker.serves(Variables(), []))  # type: ignore[union-attr]
         assert next(answers)[1].ending == "finished"
 
 
@@ -280,9 +295,6 @@ def test_a_replacement_that_cannot_start_ends_the_run_after_the_crash_was_told(
 
 OWN_FAILURES = {
     "the engine raises": ("raise_here", "ZeroDivisionError: in the engine itself"),
-    "an infinity": ("infinite", "cannot be read"),
-    "garbage in the pipe": ("scribble", "cannot be read"),
-    "another case's observation": ("other_case", "something else"),
     "no such behaviour": ("unheard_of", "AttributeError"),
 }
 
@@ -323,14 +335,20 @@ def test_what_a_dead_worker_had_started_dies_with_it(run: Run, tmp_path: Path) -
     wait_until(lambda: can_be_locked(lock))
 
 
-DEATHS = {"killed": (signal.SIGKILL, -9), "interrupted": (signal.SIGINT, -2)}
+DEATHS = {
+    "killed": ("hold_and_hang", signal.SIGKILL, -9),
+    "killed, and the case hangs in C": ("hold_and_hang_in_c", signal.SIGKILL, -9),
+    "interrupted": ("hold_and_hang", signal.SIGINT, -2),
+}
 
 
-@pytest.mark.parametrize(("how", "returncode"), DEATHS.values(), ids=DEATHS)
-def test_a_worker_in_a_hanging_case_dies_with_its_parent(tmp_path: Path, how: signal.Signals, returncode: int) -> None:
+@pytest.mark.parametrize(("api", "how", "returncode"), DEATHS.values(), ids=DEATHS)
+def test_a_worker_in_a_hanging_case_dies_with_its_parent(
+    tmp_path: Path, api: str, how: signal.Signals, returncode: int
+) -> None:
     lock = tmp_path / "lock"
     lock.touch()
-    job = to_json(a_job("hold_and_hang", {"WORKER_TEST_LOCK": str(lock)}))
+    job = to_json(a_job(api, {"WORKER_TEST_LOCK": str(lock)}))
     parent = subprocess.Popen(
         [sys.executable, "-c", "import misbehaving, sys; misbehaving.parent(*sys.argv[1:])", str(tmp_path), job],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

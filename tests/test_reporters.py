@@ -556,7 +556,7 @@ def csv_of(report: Report, tmp_path: Path) -> list[dict[str, str]]:
 def test_csv_has_one_row_a_case_and_a_column_for_every_axis(tmp_path: Path) -> None:
     table = csv_of(samples.many(), tmp_path)
     columns = ["outcome", "fprop", "dgrad", "wgrad", "bgrad", "worst_slot", "worst_ratio", "diagnosis"]
-    columns += ["mutants_killed", "mutants_of", "seconds", "known"]
+    columns += ["mutants_killed", "mutants_of", "seconds", "retried", "reproduced", "known"]
     assert len(table) == 1500
     assert list(table[0]) == ["case", *AXES, *columns]
 

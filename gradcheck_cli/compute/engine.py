@@ -17,7 +17,7 @@ from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.runs import Runs, in_run
 from gradcheck_cli.compute.stress import stressed
-from gradcheck_cli.compute.trial import CandidateRaised, on_trial, warned, words
+from gradcheck_cli.compute.trial import CandidateRaised, answers, on_trial, raised_in, warned, words
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
@@ -54,10 +54,17 @@ class Engine:
 
         HarnessError where the reference or the measuring does not fit into memory: that is no word on the candidate.
         """
+        began = time.perf_counter()
         try:
             with stressed(job.case, self.device):
                 return self._observed(job)
         except (RuntimeError, MemoryError) as error:
+            if not answers(self.device):  # of what the candidate left behind, and no later case must suffer from
+                seen = raised_in("gradcheck's own work after it", error, self.device)
+                seconds = time.perf_counter() - began
+                return Observation(
+                    case=str(job.case), attempt=job.attempt, ending="raised", raised=seen, seconds=seconds
+                )
             if isinstance(error, RuntimeError) and "memory" not in str(error):
                 raise
             raise HarnessError(f"no memory for the reference of {job.case}: {no_memory(self.device, error)}") from error

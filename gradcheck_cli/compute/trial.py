@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,12 @@ MOST_WARNINGS = 100
 
 LAYER = "expected a layer, as Layer in gradcheck_cli/compute/provider.py describes it"
 
+# As torch, Transformer Engine (common/util/logging.h), Triton and the libraries beneath them begin what they say.
+_OF_CUDA = re.compile(
+    r"CUDA (driver )?error|\[CUDA\]|CUDA_ERROR_|cudaError|(CUBLAS|CUDNN)_STATUS_(EXECUTION|INTERNAL|MAPPING|ALLOC)",
+    re.IGNORECASE,
+)
+
 
 class CandidateRaised(Exception):
     """The candidate raised; what and where is in `seen`."""
@@ -37,15 +44,19 @@ def on_trial(during: str, device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:  # a candidate may raise anything; no verdict but RAISED or REFUSED can follow
-        raise CandidateRaised(
-            Raised(
-                type=words(type(error).__name__),
-                message=words(error),
-                during=during,
-                traceback=_traceback(error),
-                sticky=_sticky(device),
-            )
-        ) from error
+        raise CandidateRaised(raised_in(during, error, device)) from error
+
+
+def raised_in(during: str, error: Exception, device: torch.device) -> Raised:
+    """What an exception says, and whether it leaves a device and a process that can be trusted."""
+    return Raised(
+        type=words(type(error).__name__),
+        message=words(error),
+        during=during,
+        traceback=_traceback(error),
+        sticky=not answers(device),
+        suspect=device.type == "cuda" and of_cuda(error),
+    )
 
 
 def words(said: object) -> str:
@@ -130,13 +141,21 @@ def _traceback(error: Exception) -> str:
     return without_roots(text[-2 * LONGEST :])[-LONGEST:]
 
 
-def _sticky(device: torch.device) -> bool:
-    """Whether the device no longer answers: a sticky CUDA error fails every later call of the process."""
+def answers(device: torch.device) -> bool:
+    """Whether the device still answers: a sticky CUDA error fails every later call of the process."""
     if device.type != "cuda":
-        return False
+        return True
     try:
         torch.cuda.synchronize(device)
         torch.zeros(1, device=device).item()
     except RuntimeError:
-        return True
-    return False
+        return False
+    return True
+
+
+def of_cuda(error: BaseException) -> bool:
+    """Whether an error, or what it came from, is one of CUDA: it may have left anything behind in this process."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    return any(isinstance(one, torch.OutOfMemoryError) or _OF_CUDA.search(words(one)) for one in chain)

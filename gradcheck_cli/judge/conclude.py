@@ -14,6 +14,7 @@ from gradcheck_cli.judge.last_words import last_words
 from gradcheck_cli.judge.proof import proved
 from gradcheck_cli.judge.repeats import nondeterministic, repeats_in_words
 from gradcheck_cli.judge.slots import judge_slot, judge_slots
+from gradcheck_cli.judge.twice import twice
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.observation import Observation, Role
@@ -29,6 +30,13 @@ def conclude(case: Case, observation: Observation, environment: Environment, lam
 
     `lambda_` is what errors on random data are allowed; at most that of the run, for an honest answer.
     """
+    verdict = _of_one_try(case, observation, environment, lambda_)
+    if observation.again is None:
+        return verdict
+    return twice(verdict, _of_one_try(case, observation.again, environment, lambda_))
+
+
+def _of_one_try(case: Case, observation: Observation, environment: Environment, lambda_: float) -> Verdict:
     only = not_the_case(case, observation, environment) or ending(case, observation, environment)
     refusal = fell_back(case, observation, environment)
     if not only and not any(channel.phases for channel in observation.channels):
@@ -73,6 +81,9 @@ def ending(case: Case, observation: Observation, environment: Environment) -> Fi
     if observation.ending == "timed_out":
         why = f"expected a result within the time limit; there was none after {observation.seconds:.1f} s"
         diagnosis = "time limit"  # the signal that then ended the worker was gradcheck's own
+    if observation.ending == "lost":
+        why = f"expected a result; the worker gave {observation.exit_status}"
+        diagnosis = "garbled answer"
     told = last_words(observation.last_output)
     said = f"; its last output: {told}" if told else ""
     # Anything that is not a known ending is a worker that did not give its word: a crash.

@@ -110,7 +110,8 @@ class Raised(Record, frozen=True, kw_only=True):
     message: str
     during: str  # build, forward, backward; with the channel and the microbatch
     traceback: str
-    sticky: bool = False  # the device no longer answers: the worker must be replaced
+    sticky: bool = False  # the device no longer answers
+    suspect: bool = False  # an error of CUDA, which may have left anything behind; either way the worker is replaced
 
 
 class Observation(Record, frozen=True, kw_only=True):
@@ -128,5 +129,6 @@ class Observation(Record, frozen=True, kw_only=True):
     warnings: list[str] = []
     raised: Raised | None = None
     last_output: str = ""  # of a worker that did not come back
-    exit_status: str = ""  # of that worker: "signal 11 (SIGSEGV)", "exit code 3"
+    exit_status: str = ""  # of that worker: "signal 11 (SIGSEGV)", "exit code 3"; of one that is lost what it answered
     seconds: float = 0.0
+    again: Observation | None = None  # of a case that cost its worker: what was seen of it in a fresh one

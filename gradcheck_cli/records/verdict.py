@@ -113,6 +113,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     notes: list[str] = []
     seconds: float = 0.0
     mutants: Mutants | None = None
+    retried: Outcome | None = None  # in a fresh worker, of a case that cost its worker
+    reproduced: bool | None = None  # whether it failed alike there
     known: str = ""  # links of the known failures that it is, where --known names all of its findings
 
     @property

@@ -17,6 +17,8 @@ _AFTER = (
     "mutants_killed",
     "mutants_of",
     "seconds",
+    "retried",
+    "reproduced",
     "known",
 )
 
@@ -48,6 +50,8 @@ def _row(verdict: Verdict) -> dict[str, str | int | float | None]:
         "mutants_killed": verdict.mutants.killed if verdict.mutants else None,
         "mutants_of": verdict.mutants.of if verdict.mutants else None,
         "seconds": round(verdict.seconds, 6),
+        "retried": verdict.retried.value if verdict.retried else None,
+        "reproduced": None if verdict.reproduced is None else int(verdict.reproduced),
         "known": one_line(verdict.known) or None,
     }
 

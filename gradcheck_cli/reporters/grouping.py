@@ -22,6 +22,8 @@ class Group:
     graver: int  # of these cases, whose outcome is that of a graver finding
     counted_as: list[Outcome]  # those outcomes: the tally counts the cases there
     known: str = ""  # links, where the failure was known
+    retried: int = 0  # of these cases, which cost their workers
+    reproduced: int = 0  # of these, in a fresh worker
 
     @property
     def title(self) -> str:
@@ -34,7 +36,8 @@ class Group:
             counted += f", {which} {' or '.join(outcome.value for outcome in self.counted_as)}"
         diagnosis = f" · {self.finding.diagnosis}" if self.finding.diagnosis else ""
         known = f" · known: {self.known}" if self.known else ""
-        return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}{known}"
+        tried = f" · tried twice, {self.reproduced} of {self.retried} reproduced" if self.retried else ""
+        return f"{self.finding.outcome.value}{role} · {counted}{diagnosis}{tried}{known}"
 
 
 def groups(verdicts: list[Verdict]) -> list[Group]:
@@ -87,6 +90,8 @@ def _group(members: list[tuple[Verdict, Finding]]) -> Group:
         graver=len(graver),
         counted_as=sorted(set(graver.values()), key=lambda outcome: -outcome.gravity),
         known=_known(verdict, finding),
+        retried=sum(one.retried is not None for one, _ in members),
+        reproduced=sum(bool(one.reproduced) for one, _ in members),
     )
 
 

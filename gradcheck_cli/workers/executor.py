@@ -1,56 +1,54 @@
-"""How do jobs become observations, whatever happens to the process that runs them?"""
+"""How do jobs become observations, whatever happens to the processes that run them?"""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+import select
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
-import msgspec
-
-from gradcheck_cli.errors import GradcheckError, HarnessError, UsageError
-from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job, Variables
-from gradcheck_cli.records.observation import FILLS, Observation
-from gradcheck_cli.unpacked import PACKAGE, Unpacked
-from gradcheck_cli.workers.process import Worker
-from gradcheck_cli.workers.protocol import Failed, Message, Ready, Result, Stopped
+from gradcheck_cli.records.observation import Observation
+from gradcheck_cli.unpacked import Unpacked
+from gradcheck_cli.workers.lane import Lane, Setup
+from gradcheck_cli.workers.process import LOOK, Place
 
 ENGINE = "gradcheck_cli.compute.engine:Engine"
+OnStart = Callable[[Job], None]
+OnEnvironment = Callable[[Environment], None]
 
 
 class LocalExecutor:
-    """Runs jobs on one device of this machine, in order, in one long-lived worker at a time.
+    """Runs jobs on this machine: one long-lived worker at a time in each of its places, handed out as they come free.
 
-    What happens inside a job is that job's observation and never an exception: a worker that crashes or takes
-    too long is replaced, and the run goes on. A worker that cannot start ends the run with the UsageError or
-    HarnessError that it reports, and a failure of gradcheck itself with a HarnessError.
+    What happens inside a job is that job's observation and never an exception: a worker that crashes, takes too long
+    or answers something else is replaced, and the run goes on; with `retry` the job is run once more in the
+    replacement, and what is seen then is the observation's `again`. A worker that cannot start costs its place, and
+    the last of them ends the run with the UsageError or HarnessError that it reports, as a failure of gradcheck itself
+    does with a HarnessError.
     """
+
+    start_timeout = 300.0  # seconds that the imports of a worker may take
 
     def __init__(
         self,
         *,
-        device: str,
+        device: str | Sequence[Place],
         log_dir: Path,
         timeout: float = 60.0,
-        start_timeout: float = 300.0,
         engine: str = ENGINE,
         te: Unpacked | None = None,
+        retry: bool = False,
     ) -> None:
-        self.device = device
-        self.log_dir = log_dir
-        self.timeout = timeout
-        self.start_timeout = start_timeout
-        self.engine = engine
-        self.te = te
-        self._worker: Worker | None = None
-        self._environment = Environment()
-        self._started = 0
+        """`device` names the place of a single worker, or the places of several."""
+        self.timeout, self.te, self.log_dir = timeout, te, log_dir
+        self._numbers = count(1)
+        setup = Setup(engine, te, timeout, self.start_timeout, retry, self._new_log)
+        self.lanes = [Lane(setup, place) for place in ([Place(device)] if isinstance(device, str) else device)]
+        self._told: Environment | None = None
 
     def __enter__(self) -> LocalExecutor:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -61,152 +59,99 @@ class LocalExecutor:
         self.close()
 
     def close(self) -> None:
-        """Stop the worker; the next run starts another."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.close()
+        """Stop the workers; the next run starts others."""
+        for lane in self.lanes:
+            lane.close()
 
     def environment(self, variables: dict[str, str], targets: list[str]) -> Environment:
         """Where a worker with these variables and candidates runs; raises as `run` does where it cannot start."""
-        self._worker_for(Variables(variables), targets)
-        return self._environment
+        lane = self.lanes[0]
+        lane.require(Variables(variables), targets)
+        while lane.starting and not lane.ready():
+            _wait([lane])
+        if lane.failure:
+            raise lane.failure
+        return lane.environment
 
     def run(
-        self,
-        jobs: Iterable[Job],
-        on_start: Callable[[Job], None],
-        on_environment: Callable[[Environment], None],
+        self, jobs: Iterable[Job], on_start: OnStart, on_environment: OnEnvironment
     ) -> Iterator[tuple[Job, Observation]]:
-        """Observe each job, in order; on_environment hears of each worker, on_start of each job before it runs."""
-        for variables, group in groupby(jobs, key=lambda job: job.variables):
-            alike = list(group)
-            targets = sorted({job.target for job in alike})
-            announced: Worker | None = None
-            for job in alike:
-                worker = self._worker_for(variables, targets)
-                if worker is not announced:
-                    on_environment(self._environment)
-                    announced = worker
-                on_start(job)
-                yield job, self._observe(worker, job)
+        """Observe each job; on_start hears of each before it runs, on_environment of each worker.
 
-    def _worker_for(self, variables: Variables, targets: list[str]) -> Worker:
-        if self._worker is not None and self._worker.serves(variables, targets):
-            return self._worker
-        self.close()
-        self._started += 1
-        self._worker = Worker(
-            device=self.device,
-            engine=self.engine,
-            targets=targets,
-            variables=variables,
-            log=self.log_dir / f"worker-{self._started}.log",
-            te=self.te,
-        )
-        self._environment = self._await_ready(self._worker)
-        return self._worker
-
-    def _await_ready(self, worker: Worker) -> Environment:
+        With one place the order is that of the jobs. The environment that was told of last is that of the observation.
+        """
+        todo = deque(jobs)
+        for lane in self.lanes:
+            lane.failure = None
+        targets: dict[str, list[str]] = {}
+        for job in todo:
+            held = targets.setdefault(str(job.variables), [])
+            held[:] = sorted({*held, job.target})
+        self._told = None
         try:
-            message = worker.hear(self.start_timeout)
-        except TimeoutError:
-            raise self._not_started(worker, f"was not ready after {self.start_timeout:g} s") from None
-        except EOFError:
-            raise self._not_started(worker, "died while it started") from None
-        except msgspec.MsgspecError as error:
-            raise self._not_started(worker, f"said something else ({error})") from None
-        if isinstance(message, Stopped):
-            self.close()
-            raise _as_error(message)
-        if not isinstance(message, Ready):
-            raise self._not_started(worker, f"said something else ({message})")
-        self._require_asked(message.environment)
-        return message.environment
+            while self._handed_out(todo, targets, on_start, on_environment):
+                busy = [lane for lane in self.lanes if lane.job is not None]
+                _wait(busy)
+                for lane in busy:
+                    yield from self._heard(lane, todo, on_start, on_environment)
+        finally:
+            for lane in self.lanes:
+                lane.drop()
+        failures = [lane.failure for lane in self.lanes if lane.failure]
+        if failures:
+            raise failures[0]
 
-    def _require_asked(self, environment: Environment) -> None:
-        """HarnessError where the worker has imported another Transformer Engine than it was given."""
-        found = environment.versions.get(PACKAGE)
-        if self.te and found and found != self.te.version:
-            self.close()
-            raise HarnessError(
-                f"expected the worker to import Transformer Engine {self.te.version} from {self.te.folder}, "
-                f"found {found}: see what puts another one before it, as a .pth file or sitecustomize.py can"
-            )
+    def _handed_out(
+        self, todo: deque[Job], targets: dict[str, list[str]], on_start: OnStart, on_environment: OnEnvironment
+    ) -> bool:
+        """Whether a job is at work, each lane that is free and can have a worker given one."""
+        for lane in self.lanes:
+            if lane.job is None and lane.failure is None and todo:
+                lane.take(todo[0], targets[str(todo.popleft().variables)])
+                if not lane.starting:
+                    self._begin(lane, on_start, on_environment)
+        return any(lane.job is not None for lane in self.lanes)
 
-    def _not_started(self, worker: Worker, what: str) -> HarnessError:
-        self._worker = None
-        status = worker.terminate()
-        path = f"PYTHONPATH={self.te.folder}:$PYTHONPATH " if self.te else ""
-        modules = ", ".join(sorted({target.partition(":")[0] for target in worker.targets})) or "torch"
-        return HarnessError(
-            f"the worker on {self.device} was to import {modules} and say that it is ready; it {what} ({status}).\n"
-            f"Its last output (all of it: {worker.log}):\n{worker.output() or '(none)'}\n"
-            f'To see it alone: {path}{sys.executable} -c "import {modules}"'
-        )
+    def _heard(
+        self, lane: Lane, todo: deque[Job], on_start: OnStart, on_environment: OnEnvironment
+    ) -> Iterator[tuple[Job, Observation]]:
+        """What a lane has to tell of its job, if anything."""
+        job = lane.job
+        if lane.starting and lane.ready():
+            self._tell(lane, on_environment)
+            self._begin(lane, on_start, on_environment)
+        seen = None if lane.starting else lane.seen()
+        if lane.failure and seen is None and job is not None:
+            todo.appendleft(job)
+        elif job is not None and seen is not None:
+            self._tell_of_another(lane, on_environment)
+            yield job, seen
 
-    def _observe(self, worker: Worker, job: Job) -> Observation:
-        began = time.monotonic()
-        worker.send(job)
-        try:
-            message = worker.hear(self.timeout + own_seconds(job.case, len(job.mutants)))
-        except TimeoutError:
-            return self._lost(worker, job, "timed_out", time.monotonic() - began)
-        except EOFError:
-            return self._lost(worker, job, "crashed", time.monotonic() - began)
-        except msgspec.MsgspecError as error:
-            self.close()
-            raise _own_failure(job, f"the worker's answer cannot be read: {error}") from error
-        observation = self._observation_in(message, job)
-        if observation.raised is not None and observation.raised.sticky:
-            self.close()
-        return observation
+    def _begin(self, lane: Lane, on_start: OnStart, on_environment: OnEnvironment) -> None:
+        if lane.job is not None and not lane.retries:
+            self._tell_of_another(lane, on_environment)
+            on_start(lane.job)
+        lane.send()
 
-    def _observation_in(self, message: Message, job: Job) -> Observation:
-        if isinstance(message, Result) and message.observation.case == str(job.case):
-            return message.observation
-        self.close()
-        if isinstance(message, Stopped):
-            raise _as_error(message)
-        if isinstance(message, Failed):
-            raise _own_failure(job, message.traceback)
-        raise _own_failure(job, f"the worker answered something else: {message}")
+    def _tell_of_another(self, lane: Lane, on_environment: OnEnvironment) -> None:
+        if lane.environment != self._told:
+            self._tell(lane, on_environment)
 
-    def _lost(self, worker: Worker, job: Job, ending: Literal["crashed", "timed_out"], seconds: float) -> Observation:
-        self._worker = None
-        status = worker.terminate()
-        return Observation(
-            case=str(job.case),
-            attempt=job.attempt,
-            ending=ending,
-            exit_status=status,
-            last_output=worker.output(),
-            seconds=seconds,
-        )
+    def _tell(self, lane: Lane, on_environment: OnEnvironment) -> None:
+        self._told = lane.environment
+        on_environment(lane.environment)
+
+    def _new_log(self) -> Path:
+        """A log that is not there: of a run that is resumed those of its beginning are."""
+        logs = (self.log_dir / f"worker-{number}.log" for number in self._numbers)
+        return next(log for log in logs if not log.exists())
 
 
-def _as_error(message: Stopped) -> GradcheckError:
-    return (UsageError if message.exit_code == UsageError.exit_code else HarnessError)(message.text)
-
-
-def own_seconds(case: Case, mutants: int = 0) -> float:
-    """What gradcheck's own work on a case may take: reference and comparison, a microsecond an element and channel.
-
-    Measured: 25 s on one core of a CPU for 2048 x 2048 x 4 experts x 2 microbatches x 2 channels, 67 million elements;
-    with 142 mutants a case of the core matrix takes four times as long.
-    """
-    weights = case.num_gemms * case.in_features * case.out_features
-    features = case.in_features + case.out_features
-    return (
-        (case.repeat + mutants / 40)
-        * 1e-6
-        * len(FILLS)
-        * sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))
-    )
-
-
-def _own_failure(job: Job, found: str) -> HarnessError:
-    return HarnessError(
-        f"gradcheck itself failed on {job.case}: an observation was expected, this was found:\n{found.rstrip()}\n"
-        f"It says nothing about the candidate. Please report it with these lines; "
-        f"to see it again: gradcheck run --case '{job.case}'"
-    )
+def _wait(lanes: Sequence[Lane]) -> None:
+    """Wait until one of them may have something to say, or has had time enough."""
+    poll = select.poll()
+    workers = [lane.worker for lane in lanes if lane.worker is not None]
+    for worker in workers:
+        for number in worker.filenos():
+            poll.register(number, select.POLLIN)
+    poll.poll(1000 * min([LOOK, *(lane.patience for lane in lanes)]))

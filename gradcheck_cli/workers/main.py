@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import os
 import pkgutil
@@ -10,6 +11,8 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Protocol
 
@@ -20,6 +23,8 @@ from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.unpacked import PACKAGE
 from gradcheck_cli.workers.protocol import Failed, Ready, Result, Stopped, encode
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Engine(Protocol):
@@ -41,6 +46,7 @@ class Engine(Protocol):
 def main() -> None:
     """Say Ready or Stopped, then answer each job."""
     options = _options()
+    _never_alone()
     # What the candidate starts must not keep the pipe open after this process is gone.
     os.set_inheritable(options.result_fd, False)  # noqa: FBT003 - it takes no names
     # A case over its time limit gets SIGTERM: the stacks that this leaves in the log say where it hangs.
@@ -60,6 +66,17 @@ def main() -> None:
     else:
         while True:
             _say(results, _answer(engine, jobs.get()))
+
+
+def _never_alone() -> None:
+    """Die with the parent, also while a call holds the interpreter's lock, and before it where memory ends.
+
+    PR_SET_PDEATHSIG of prctl(2); /proc/self/oom_score_adj of proc(5): the kernel kills this process and what it
+    starts, and not whoever waits for them.
+    """
+    with suppress(OSError, AttributeError):  # another system than Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _options() -> argparse.Namespace:
@@ -97,10 +114,13 @@ def _take_stdin() -> BinaryIO:
 
 
 def _read(lines: BinaryIO, jobs: SimpleQueue[bytes]) -> None:
-    """Hand on each line; when the parent closes the pipe or dies, end at once, even while a case hangs."""
+    """Hand on each line; when the parent closes the pipe or dies, end at once, even while a case hangs.
+
+    With all that the cases have started in this group, which no parent may be there to end.
+    """
     for line in lines:
         jobs.put(line)
-    os._exit(0)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _answer(engine: Engine, line: bytes) -> bytes:
