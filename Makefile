@@ -12,7 +12,7 @@ STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
-.PHONY: run test lint format schemas covers setup clean
+.PHONY: run test lint format schemas covers record setup clean
 
 run: $(STAMP)
 	$(BIN)/gradcheck run --provider torch $(ARGS)
@@ -40,6 +40,10 @@ schemas: $(STAMP)
 # After a change of an axis, a constraint or a matrix that has a cover: cases/*.cover, generated anew in some minutes.
 covers: $(STAMP)
 	$(BIN)/python -m gradcheck_cli.matrices.cover
+
+# After a change of cases/bugs: the table of public reports.
+record: $(STAMP)
+	$(BIN)/python -m gradcheck_cli.matrices.public_record
 
 setup: $(STAMP)
 

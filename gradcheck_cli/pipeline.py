@@ -14,13 +14,15 @@ from gradcheck_cli.errors import GradcheckError, UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.conclude import conclude, excluded, untested
 from gradcheck_cli.judge.known import Known, whole
+from gradcheck_cli.judge.public import PublicRecord
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records import battery
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.known import KnownFailure, Placed
+from gradcheck_cli.records.known import Complaint, KnownFailure, Placed
 from gradcheck_cli.records.report import Report, Run, exit_code, tally
 from gradcheck_cli.records.stress import VARIABLES
 from gradcheck_cli.records.verdict import Verdict
@@ -65,7 +67,8 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
     try:
         with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout, te=asked.te, retry=True) as executor:
-            session = Session(selected, options, reporter, executor, entries)
+            record = PublicRecord(matrix.public_reports(asked.matrix))
+            session = Session(selected, options, reporter, executor, entries, record)
             return session.run(opening(asked, selected, options, typed, began))
     finally:
         reporter.stop()
@@ -124,6 +127,7 @@ class Session:
         reporter: Reporter,
         executor: LocalExecutor,
         entries: Sequence[KnownFailure] = (),
+        record: PublicRecord | None = None,
     ) -> None:
         self.selected = selected
         self.options = options
@@ -132,6 +136,7 @@ class Session:
         self.environment = Environment()
         self.verdicts: list[Verdict] = []
         self.known = Known(entries)
+        self.record = record or PublicRecord()
         self.placed: list[Placed] = []
 
     def run(self, asked: Run) -> int:
@@ -148,14 +153,15 @@ class Session:
                 raise
             failure = error
         verdicts = [*self.verdicts, *self._never_run()]
-        today = datetime.now(timezone.utc).date()
-        complaints = self.known.complaints(self.placed, whole=whole(asked, verdicts), today=today)
+        complaints = self._complaints(asked, verdicts)
+        reproduced = self.record.told(self.placed)
         code = exit_code(
             verdicts,
             asked.min_executed,
             interrupted=interrupted,
             harness_failed=failure is not None,
             complaints=complaints,
+            reproduced=reproduced,
         )
         self.reporter.closed(
             Report(
@@ -168,11 +174,16 @@ class Session:
                 seconds=time.monotonic() - clock,
                 exit_code=code,
                 complaints=complaints,
+                reproduced=reproduced,
             )
         )
         if failure:
             raise failure
         return code
+
+    def _complaints(self, asked: Run, verdicts: list[Verdict]) -> list[Complaint]:
+        today = datetime.now(timezone.utc).date()
+        return self.known.complaints(self.placed, whole=whole(asked, verdicts), today=today)
 
     def _execute(self) -> None:
         for verdict in self._verdicts():
@@ -184,12 +195,17 @@ class Session:
     def _verdicts(self) -> Iterator[Verdict]:
         for point in self.selected.excluded:
             yield excluded(point.case, point.constraint, point.why)
-        jobs = alike([job(case, self.options.mutants, stress=self.options.stress) for case in self.selected.cases])
+        jobs = alike(
+            [
+                self.record.job(job(case, self.options.mutants, stress=self.options.stress))
+                for case in self.selected.cases
+            ]
+        )
         for asked, seen in self.executor.run(jobs, self._started, self._ready):
             self.reporter.observed(seen)
             verdict = conclude(asked.case, seen, self.environment)
             self.placed.append(Placed(case=asked.case, verdict=verdict, environment=self.environment))
-            yield self.known.marked(self.placed[-1])
+            yield self.record.marked(self.placed[-1], self.known.marked(self.placed[-1]))
 
     def _started(self, asked: Job) -> None:
         self.reporter.started(asked.case)

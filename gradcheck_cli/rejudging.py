@@ -13,6 +13,8 @@ from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.conclude import conclude, untested
 from gradcheck_cli.judge.known import Known, whole
+from gradcheck_cli.judge.public import PublicRecord
+from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.known import KnownFailure, Placed
@@ -33,6 +35,7 @@ def judge(folder: Path, asked: float | None, known: str = "", formats: Sequence[
                 f"`gradcheck report` writes that in any format"
             )
     report = held_against(judged_again(folder, asked), folder, known) if known else judged_again(folder, asked)
+    report = on_record(report, folder)
     render(report, formats, folder, open_console(), judged_from=observations_file(folder))
     return report.exit_code
 
@@ -60,6 +63,31 @@ def held_against(report: Report, folder: Path, known: str) -> Report:
     )
 
 
+def on_record(report: Report, folder: Path) -> Report:
+    """The report of a run of public reports, held against what is recorded of them now; any other as it is."""
+    record = PublicRecord(matrix.public_reports(report.run.matrix))
+    where = environments(folder)
+    placed = [
+        Placed(case=_case(one, folder), verdict=one, environment=where.get(one.case, report.environment))
+        for one in report.verdicts
+        if record.knows(one.case)
+    ]
+    if not placed:
+        return report
+    marked = {one.verdict.case: record.marked(one, one.verdict) for one in placed}
+    verdicts = [marked.get(one.case, one) for one in report.verdicts]
+    reproduced, floor = record.told(placed), report.run.min_executed
+    code = exit_code(
+        verdicts,
+        floor,
+        interrupted=False,
+        harness_failed=False,
+        complaints=report.complaints,
+        reproduced=reproduced,
+    )
+    return msgspec.structs.replace(report, verdicts=verdicts, reproduced=reproduced, exit_code=code)
+
+
 def judged_again(folder: Path, asked: float | None = None) -> Report:
     """The run's report with every observation judged again; UsageError where a file is not that of a run."""
     lambda_ = allowed(asked)
@@ -77,6 +105,7 @@ def judged_again(folder: Path, asked: float | None = None) -> Report:
         verdicts=verdicts,
         tally=tally(verdicts),
         complaints=[],
+        reproduced=[],
         exit_code=exit_code(verdicts, report.run.min_executed, interrupted=False, harness_failed=False),
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from gradcheck_cli import installed, plugins
 from gradcheck_cli.errors import NothingSelected, UsageError
 from gradcheck_cli.expression import compile_expression
-from gradcheck_cli.matrices import matrix
+from gradcheck_cli.matrices import bug_files, matrix
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
@@ -91,9 +91,23 @@ def providers(asked: Asked, named: list[Case]) -> tuple[tuple[Candidate, ...], s
         _no_others(own, asked_for)
         asked_for = own
     elif AUTO in asked_for:
-        chosen, why = automatic(asked.te)
-        asked_for = list(dict.fromkeys(chosen if name == AUTO else name for name in asked_for))
+        own, why = _of_the_record(asked) if bug_files.is_record(asked.matrix) else _alone(automatic(asked.te))
+        asked_for = list(dict.fromkeys(name for one in asked_for for name in (own if one == AUTO else [one])))
     return tuple(plugins.candidate(name) for name in asked_for), why
+
+
+def _of_the_record(asked: Asked) -> tuple[list[str], str]:
+    """The providers of the cases of public reports that this machine can run, and which it cannot, and why."""
+    axes = [axis for block in matrix.load(asked.matrix).blocks for axis in block.axes if axis.name == "provider"]
+    names = sorted({str(value) for axis in axes for value in axis.values})
+    closed = {name: installed.closed(plugins.candidate(name), asked.te) for name in names}
+    open_ = [name for name in names if not closed[name]]
+    shut = [f"not {name}: {why}" for name, why in closed.items() if why]
+    return open_, "; ".join([f"providers {', '.join(open_)}, of which the public reports have cases", *shut])
+
+
+def _alone(chosen: tuple[str, str]) -> tuple[list[str], str]:
+    return [chosen[0]], chosen[1]
 
 
 def automatic(unpacked: Unpacked | None = None) -> tuple[str, str]:

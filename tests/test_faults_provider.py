@@ -152,6 +152,15 @@ def test_a_layer_that_raises_is_told_where(ended: dict[str, Verdict], name: str)
     assert "forward of microbatch 0" in finding.why
 
 
+def test_a_layer_that_raises_in_its_wgrad_is_told_where_and_is_right_where_nothing_asks_for_one(
+    ended: dict[str, Verdict],
+) -> None:
+    (finding,) = ended["raises_in_wgrad"].findings
+    assert finding.outcome is Outcome.RAISED
+    assert "backward of microbatch 0" in finding.why
+    assert of_fault("raises_in_wgrad", "frozen_weights=all").outcome is Outcome.PASSED
+
+
 def test_a_right_layer_is_right_after_all_of_them(ended: dict[str, Verdict]) -> None:
     assert ended["loop"].outcome is Outcome.PASSED
     assert len(ended) == len(ENDINGS) + 1

@@ -134,7 +134,7 @@ def test_a_torch_older_than_the_bound_is_replaced(wheel: Path, index: Path, tmp_
 
 def test_the_wheel_brings_every_matrix(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gradcheck_cli/cases/")}
-    assert inside == {f"gradcheck_cli/{file.relative_to(ROOT)}" for file in (ROOT / "cases").iterdir()} != set()
+    assert inside == {f"gradcheck_cli/{file.relative_to(ROOT)}" for file in (ROOT / "cases").rglob("*.*")} != set()
 
 
 def test_the_wheel_holds_the_package_and_its_licence_only(wheel: Path) -> None:

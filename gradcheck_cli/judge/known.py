@@ -14,6 +14,7 @@ from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.failure import failure_of, named, worded
 from gradcheck_cli.records.known import CPU, VERSIONED, Complaint, Day, KnownFailure, Placed
 from gradcheck_cli.records.observation import ROLES
+from gradcheck_cli.records.public import Recorded
 from gradcheck_cli.records.report import Run
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 
@@ -97,7 +98,7 @@ def fits(entry: KnownFailure, finding: Finding) -> bool:
     return alike and heard
 
 
-def applies(entry: KnownFailure, environment: Environment) -> bool:
+def applies(entry: KnownFailure | Recorded, environment: Environment) -> bool:
     """Whether an entry is about such an environment; what is not there, or has no version that can be read, is not."""
     if entry.architecture and architecture(environment) not in entry.architecture:
         return False

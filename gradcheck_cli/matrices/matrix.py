@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.matrices import bug_files
 from gradcheck_cli.matrices.constraints import CONSTRAINTS
 from gradcheck_cli.matrices.matrix_file import NOT, Block, Matrix, MatrixFile
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.public import PublicReport
 
 
 class Excluded(Record, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ def excluded(case: Case, *, named: bool = False) -> Excluded | None:
 
 def load(name_or_path: str) -> Matrix:
     """A matrix by its name in `cases/`, or from a TOML file; UsageError says what is wrong, and on which line."""
+    if bug_files.is_record(name_or_path):
+        return bug_files.as_matrix(name_or_path, public_reports(name_or_path))
     path = _files().get(name_or_path, Path(name_or_path))
     if not path.is_file():
         raise UsageError(
@@ -58,7 +62,13 @@ def available() -> list[tuple[str, str]]:
     """Name and description of every matrix in `cases/`."""
     documents = {name: MatrixFile(path).document() for name, path in _files().items()}
     # Not every file there is a matrix: those without a block hold something else.
-    return [(name, document.get("description", "")) for name, document in documents.items() if "block" in document]
+    named = [(name, document.get("description", "")) for name, document in documents.items() if "block" in document]
+    return sorted([*named, (bug_files.BUGS, bug_files.DESCRIPTION)])
+
+
+def public_reports(name: str = bug_files.BUGS) -> list[PublicReport]:
+    """What is recorded under the matrix `bugs`, or one report of it, `bugs/a1`; of any other matrix nothing."""
+    return bug_files.reports(folder(Path(__file__).parent.parent), name) if bug_files.is_record(name) else []
 
 
 def folder(package: Path) -> Path:

@@ -209,6 +209,7 @@ class Ending(NamedTuple):
     summary: str
     deserves: Outcome
     needs_cuda: bool = False
+    in_wgrad: bool = False  # where a gradient of its weights is computed, and not in its forward
 
 
 ENDINGS: dict[str, Ending] = {
@@ -218,6 +219,7 @@ ENDINGS: dict[str, Ending] = {
     "silent_exit": Ending("ends the process with exit code 0, without a word", Outcome.CRASHED),
     "out_of_memory": Ending("asks for more memory than there is", Outcome.RAISED),
     "raises": Ending("raises in its forward", Outcome.RAISED),
+    "raises_in_wgrad": Ending("raises where its weights' gradients are computed", Outcome.RAISED, in_wgrad=True),
     "poisoned_context": Ending(
         "fails an assertion on the CUDA device, after which no call of the process succeeds",
         Outcome.RAISED,

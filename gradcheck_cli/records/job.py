@@ -32,6 +32,7 @@ class Job(Record, frozen=True, kw_only=True):
     attempt: int = 1
     rounding: dict[Role, Rounding] = {}
     mutants: list[str] = []  # by name, as `battery.py` has them
+    limit: float = 0.0  # seconds, in place of those of the run; 0: those
 
     @property
     def variables(self) -> Variables:

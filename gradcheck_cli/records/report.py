@@ -8,6 +8,7 @@ from gradcheck_cli.records.base import SCHEMA_VERSION, Record
 from gradcheck_cli.records.coverage import Covered, Pairs
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.known import Complaint
+from gradcheck_cli.records.public import Reproduced
 from gradcheck_cli.records.verdict import Outcome, Verdict
 
 
@@ -63,6 +64,7 @@ class Report(Record, frozen=True, kw_only=True):
     complaints: list[Complaint] = []  # what of the known failures is no longer true
     coverage: list[Covered] = []  # how much of each axis value was executed
     pairs: Pairs = Pairs()  # and of each two values
+    reproduced: list[Reproduced] = []  # of the matrix of public reports, what became of each
 
     @property
     def floor_met(self) -> bool:
@@ -86,8 +88,11 @@ def exit_code(
     interrupted: bool,
     harness_failed: bool,
     complaints: Sequence[Complaint] = (),
+    reproduced: Sequence[Reproduced] = (),
 ) -> int:
     """The process's exit code; where several apply, the first of 130, 3, 1, 4, 5.
+
+    A public report that did not come out as recorded is a finding, also where its cases passed.
 
     A case that fails in another way than the entry says that covers it is the entry's matter, and so 4.
     """
@@ -98,6 +103,8 @@ def exit_code(
     if harness_failed:
         return 3
     if any(not verdict.green and verdict.case not in covered for verdict in verdicts):
+        return 1
+    if not all(one.as_recorded for one in reproduced):
         return 1
     if complaints:
         return 4

@@ -14,8 +14,10 @@ from rich.text import Text
 
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.known import Complaint
+from gradcheck_cli.records.public import Reproduced
 from gradcheck_cli.records.report import Report, Run
 from gradcheck_cli.records.verdict import Outcome
+from gradcheck_cli.reporters import reproduced
 from gradcheck_cli.reporters.folding import rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.lines import folded
@@ -86,6 +88,7 @@ class ConsoleReporter(Silent):
         self._findings(groups(report.verdicts))
         self._notes(notes(report))
         self._complaints(report.complaints)
+        self._reproduced(report.reproduced)
         self._summary(report)
 
     def _findings(self, found: list[Group]) -> None:
@@ -123,6 +126,12 @@ class ConsoleReporter(Silent):
         for complaint in told:
             # One line each, unwrapped: the place is what an editor or a log is searched for.
             self._console.print(Text(f"  {complaint.place}: {complaint.why}"), soft_wrap=True)
+
+    def _reproduced(self, found: list[Reproduced]) -> None:
+        if found:
+            self._console.print()
+            self._console.print(reproduced.table(found, self._console.width))
+            self._parts(reproduced.summary(found), style="bold")
 
     def _summary(self, report: Report) -> None:
         self._console.print()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.verdict import Outcome, Verdict
+from gradcheck_cli.reporters import reproduced
 from gradcheck_cli.reporters.folding import Row, brackets, columns, has_known, has_path, roles_shown, rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.marks import code as _code
@@ -42,6 +43,7 @@ def text(report: Report) -> str:
     parts = [_summary(report), _cut(tables(report), _PART, "rows")]
     parts.append(_cut(_findings(report), _PART, "findings"))
     parts.append(_cut(_complaints(report), _PART, "entries"))
+    parts.append(_cut(_reproduced(report), _PART, "reports"))
     parts.append(_cut(_environment(report), _PART, "lines"))
     head = "\n\n".join("\n".join(part) for part in parts if part)
     return f"{head}\n\n{_cases(report, LIMIT - len(head) - _FRAME)}\n"
@@ -114,6 +116,14 @@ def _finding(group: Group) -> str:
 def _complaints(report: Report) -> list[str]:
     lines = [f"- {_escaped(one.place)}: {_escaped(excerpt(one.why, _LONGEST_WHY))}" for one in report.complaints]
     return ["## Known failures that are not as the file says", "", *lines] if lines else []
+
+
+def _reproduced(report: Report) -> list[str]:
+    cells = [["<br>".join(map(_escaped, part)) for part in reproduced.parts(one)] for one in report.reproduced]
+    own = [[one.name, *said, one.link] for one, said in zip(report.reproduced, cells, strict=True)]
+    table = [list(reproduced.HEAD), ["---"] * len(reproduced.HEAD), *own]
+    told = f"{_escaped(reproduced.summary(report.reproduced))}."
+    return ["## Public reports", "", told, "", *map(_table_row, table)] if report.reproduced else []
 
 
 def _environment(report: Report) -> list[str]:

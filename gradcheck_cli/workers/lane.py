@@ -72,7 +72,9 @@ class Lane:
         if self.worker is None or self.job is None:
             return
         self._began = time.monotonic()
-        self._deadline = self._began + self.setup.timeout + own_seconds(self.job.case, len(self.job.mutants))
+        self._deadline = (
+            self._began + (self.job.limit or self.setup.timeout) + own_seconds(self.job.case, len(self.job.mutants))
+        )
         self.worker.send(msgspec.structs.replace(self.job, attempt=self.job.attempt + self.retries))
 
     @property

@@ -9,11 +9,20 @@ from collections.abc import Callable
 
 import torch
 
+from gradcheck_cli.compute.faults.gates import gate
+from gradcheck_cli.compute.providers.torch_loop import LoopLayer
+from gradcheck_cli.records.battery import ENDINGS
+from gradcheck_cli.records.case import Case
+
 MUCH = 1 << 60  # bytes
 
 
 def _raise(_: torch.device) -> None:
     raise RuntimeError("this layer raises in its forward, as it was asked to")
+
+
+def _raise_in_wgrad(_: torch.device) -> None:
+    raise RuntimeError("this layer raises where its weights' gradients are computed, as it was asked to")
 
 
 def _poison_the_context(device: torch.device) -> None:
@@ -31,5 +40,30 @@ END: dict[str, Callable[[torch.device], object]] = {
     "silent_exit": lambda _: os._exit(0),
     "out_of_memory": lambda device: torch.empty(MUCH, dtype=torch.uint8, device=device),
     "raises": _raise,
+    "raises_in_wgrad": _raise_in_wgrad,
     "poisoned_context": _poison_the_context,
 }
+
+
+class EndingLayer(LoopLayer):
+    """The loop candidate that does not come back from its first forward, or from the wgrad after it."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self.end, self.device = END[case.api], device
+
+    def used(self) -> list[torch.Tensor]:
+        """The weights; a gradient of one that ends in its wgrad does not come to be."""
+        return (
+            [gate(one, self._ended) for one in super().used()] if ENDINGS[self._case.api].in_wgrad else super().used()
+        )
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        """Ends, one way or another."""
+        if not ENDINGS[self._case.api].in_wgrad:
+            self.end(self.device)
+        return super().forward(x, m_splits)
+
+    def _ended(self, wgrad: torch.Tensor) -> torch.Tensor:
+        self.end(self.device)
+        return wgrad

@@ -9,7 +9,7 @@ import torch
 
 from gradcheck_cli.compute.faults.chance import CHANCE
 from gradcheck_cli.compute.faults.deliveries import DELIVERIES, Delivered
-from gradcheck_cli.compute.faults.endings import END
+from gradcheck_cli.compute.faults.endings import END, EndingLayer
 from gradcheck_cli.compute.faults.gates import gate
 from gradcheck_cli.compute.faults.scene import Scene
 from gradcheck_cli.compute.faults.values import VALUES
@@ -77,7 +77,9 @@ class FaultLayer(LoopLayer):
             (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
         used = self.used()
         weight = used[0] if self.packed else torch.stack(used)
-        self.uses.append(use := Use(len(self.uses), x, weight.detach()))
+        use = Use(len(self.uses), x, weight.detach())
+        if torch.is_grad_enabled():  # what is run without a graph is no microbatch, or one that is yet to be run again
+            self.uses.append(use)
         weights = gate(weight, lambda wgrad: self._kept(use, "wgrad", wgrad)).unbind()
         biases: Any = [None] * self.experts
         if len(self._biases):
@@ -225,19 +227,6 @@ def leave(parameter: torch.Tensor, given: Delivered) -> None:
         parameter.main_grad = None if main_grad is None else main_grad.clone()  # type: ignore[attr-defined]
     else:
         attached.copy_(main_grad)
-
-
-class EndingLayer(LoopLayer):
-    """The loop candidate that does not come back from its first forward."""
-
-    def __init__(self, case: Case, device: torch.device) -> None:
-        super().__init__(case, device)
-        self.end, self.device = END[case.api], device
-
-    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
-        """Ends, one way or another."""
-        self.end(self.device)
-        return super().forward(x, m_splits)
 
 
 def build(case: Case, device: torch.device) -> LoopLayer:
