@@ -67,6 +67,8 @@ SHOWN = (
     "wgrad_one_percent:inference=eval:delay_wgrad_compute=1:microbatches=2",
     "dgrad_doubled:autocast=1:dtype=fp16",
     "wgrad_missing:autocast=1:recompute=nonreentrant",
+    "wgrad_doubled:compile=1:inference=no_grad",
+    "wgrad_missing:deterministic=1:repeat=2",
 )
 
 
@@ -122,6 +124,7 @@ TOLD = {
     f"{LEGACY}:recompute=te:recipe=DelayedScaling": "return te.checkpoint(called, x, splits)",
     f"{LEGACY}:recompute=reentrant": "torch.utils.checkpoint.checkpoint(called, x, splits, use_reentrant=True)",
     f"{OP}:inference=eval": "layer.eval()",
+    f"{OP}:deterministic=1": 'os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"',
     f"{OP}:autocast=1": "with torch.autocast(DEVICE, DTYPE): return layer(x, torch.tensor(splits, device=DEVICE))",
 }
 

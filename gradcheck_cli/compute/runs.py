@@ -133,7 +133,9 @@ def ulps(was: torch.Tensor | None, now: torch.Tensor | None) -> float:
         return INFINITE
     if was.isfinite().logical_xor(now.isfinite()).any() or was.isnan().logical_xor(now.isnan()).any():
         return INFINITE
-    apart = (_place(was) - _place(now)).abs().masked_fill(was.isnan(), 0.0)
+    one, other = _place(was), _place(now)
+    across = one.abs().double() + other.abs().double()  # more than 64 bits may hold
+    apart = torch.where((one < 0) == (other < 0), (one - other).abs().double(), across).masked_fill(was.isnan(), 0.0)
     return figure(float(apart.max())) if apart.numel() else 0.0
 
 
@@ -141,7 +143,7 @@ def _place(tensor: torch.Tensor) -> torch.Tensor:
     """Which number it is among all of its dtype in their order; both zeros are the same."""
     word = WORDS[tensor.element_size()]
     bits = tensor.contiguous().view(word)
-    return torch.where(bits < 0, -(bits & torch.iinfo(word).max).double(), bits.double())
+    return torch.where(bits < 0, -(bits & torch.iinfo(word).max).long(), bits.long())
 
 
 def staged(job: Job, reference: Reference, k: int, found: list[Found]) -> list[Stage]:

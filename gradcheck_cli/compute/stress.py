@@ -14,6 +14,7 @@ import torch
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.stress import SWITCH
 
+NAME = "gradcheck-stress"
 SIDE = 192  # rows and columns of what is multiplied
 ROUND = 8  # products enqueued at once on a CUDA stream, then waited for
 SIZES = (96, 40_000, 1_536, 6_000, 300, 200_000, 12_288, 3_072)  # bytes of the blocks that come and go
@@ -34,7 +35,9 @@ def stressed(case: Case, device: torch.device) -> Iterator[None]:
         yield
         return
     done = threading.Event()
-    beside = threading.Thread(target=_on_cuda if device.type == "cuda" else _on_cpu, args=(device, done), daemon=True)
+    beside = threading.Thread(
+        target=_on_cuda if device.type == "cuda" else _on_cpu, args=(device, done), name=NAME, daemon=True
+    )
     beside.start()
     try:
         yield

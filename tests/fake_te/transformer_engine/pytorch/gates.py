@@ -65,6 +65,13 @@ def check_op_packs() -> None:
         raise RuntimeError(f"Delayed scaling {current}is not supported with single_grouped_weight=True")
 
 
+def check_dbias(*, native: bool, op: bool) -> None:
+    """Whether the op, or the module's native path, may sum bias gradients by a kernel that adds in any order."""
+    deterministic = os.environ.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1") == "0"
+    if deterministic and (op or native) and VERSION >= (2, 16):
+        raise RuntimeError("grouped_dbias Triton kernel uses non-deterministic atomic adds, which nobody asked for")
+
+
 def launches(*, native: bool, sums_over: int, dtype: torch.dtype, biased: bool, in_fp8: bool) -> str:
     """The kernel of a GEMM by the name that a device would give it; FAKE_TE_LAUNCHES is one that nobody tells of."""
     cutlass = os.environ.get("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == "1"

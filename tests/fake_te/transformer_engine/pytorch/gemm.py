@@ -82,6 +82,8 @@ class GroupedGemm(torch.autograd.Function):
         if call is None:
             raise AttributeError("ctx must have .tensor_objects to restore saved tensors")
         ctx.call = None  # what was saved is let go of, as upstream does
+        if call.biases:
+            gates.check_dbias(native=call.native, op="basic_op_ctxs" in call.notes)
         (x,) = ctx.saved_tensors
         given = gradients[0]
         if call.quantiser and FAULT == "grad_output as it lies":
