@@ -11,8 +11,8 @@ from pathlib import Path
 from gradcheck_cli import installed, pipeline, selection
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.sensitivity import Tally
-from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.endings import ENDINGS
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.sensitivity import Ended
 from gradcheck_cli.records.verdict import Outcome

@@ -105,8 +105,8 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         "run --matrix nope",
         2,
         (
-            "unknown matrix 'nope': expected one of calling, core, exhaustive, fp8, full, issue-3234, nightly, paths, "
-            "repeat, selftest, smoke, streams",
+            "unknown matrix 'nope': expected one of bugs, calling, core, exhaustive, fp8, full, issue-3234, nightly, "
+            "paths, repeat, selftest, smoke, steps, streams",
             "or the path of a TOML file",
         ),
     ),

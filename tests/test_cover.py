@@ -30,7 +30,7 @@ LAYERS = cover.layers()
 
 CALLED = {
     axis.name: axis.values
-    for name in ("calling", "streams", "repeat")
+    for name in ("calling", "streams", "steps", "repeat")
     for axis in matrix.covered(matrix.load(name)).axes
     if axis.name
     in (
@@ -41,6 +41,8 @@ CALLED = {
         "cuda_graph",
         "retain_graph",
         "compile",
+        "optimizer",
+        "moved",
         "deterministic",
         "repeat",
     )

@@ -13,9 +13,10 @@ from gradcheck_cli.compute.faults.chance import CHANCE
 from gradcheck_cli.compute.faults.endings import END
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.matrices import matrix
-from gradcheck_cli.records.battery import APIS, ENDINGS, MUTANTS
+from gradcheck_cli.records.battery import APIS, MUTANTS
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.chances import CHANCES
+from gradcheck_cli.records.endings import ENDINGS
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.roles import OF_A_CHAIN
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -37,6 +38,8 @@ SUITABLE = (
     f"frozen_input=1:frozen_bias=1:{SMALL}",
     f"padded_tail=large:{SMALL}",
     f"tied_weights=1:{SMALL}",
+    f"optimizer=sgd:{SMALL}",
+    f"optimizer=sgd:frozen_weights=last:{SMALL}",
 )
 FAULTY = [api for api in APIS if api not in {*ENDINGS, *CHANCES}]
 

@@ -27,6 +27,8 @@ CALLED = (
     "autocast",
     "retain_graph",
     "compile",
+    "optimizer",
+    "moved",
     "deterministic",
     "repeat",
 )
@@ -186,7 +188,7 @@ def test_full_has_every_value_that_an_axis_is_asked_with() -> None:
     assert {c.tokens_per_expert for c in found} >= {15, 16, 17, 32, 127, 128, 129}
     assert {c.grad_output for c in found} == {"random", "expanded", "transposed", "offset"}
     assert {c.microbatches for c in found} == {1, 2, 3, 5}
-    # These have matrices of their own: fp8, calling, streams, repeat.
+    # These have matrices of their own: fp8, calling, streams, steps, repeat.
     apart = ("seed", "recipe", "backward_override", "quantized_model_init", *CALLED)
     untouched = [name for name in AXES if name not in apart and len({getattr(c, name) for c in found}) < 2]
     assert untouched == []

@@ -40,7 +40,7 @@ def found(text: str, role: Role, buffer: Buffer) -> list[list[Held]]:
     case = Case.parse(text)
     inputs = prepare(Case.parse(CASE), "normal", CPU).inputs
     phases = list(observe(case, build(case, CPU), inputs, "normal"))
-    return [one.experts for _, _, seen, *_ in phases for one in seen if (one.role, one.buffer) == (role, buffer)]
+    return [one.experts for after in phases for one in after.found if (one.role, one.buffer) == (role, buffer)]
 
 
 def values(held: list[Held]) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_no_layer_can_reach_the_data_that_the_reference_is_made_of(name: str) ->
 def test_gradients_are_read_from_the_parameters_that_were_there_after_loading() -> None:
     case = Case.parse(f"{CASE}:microbatches=1")
     phases = list(observe(case, parameters_replaced(case, CPU), draw(case, "normal", CPU), "normal"))
-    held = [one.present for _, _, seen, *_ in phases for part in seen if part.buffer == "grad" for one in part.experts]
+    held = [one.present for after in phases for part in after.found if part.buffer == "grad" for one in part.experts]
     assert held == [False] * 6
 
 

@@ -184,7 +184,7 @@ def run_in_spite_of(error: Exception, where: str) -> None:
         engine(job.target).run(job)
 
 
-@pytest.mark.parametrize("where", ("engine.prepare", "stage.contents", "engine.measure"))
+@pytest.mark.parametrize("where", ("engine.prepare", "stage.contents", "runs.measure"))
 @pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
 def test_a_reference_that_finds_no_memory_ends_the_run_and_is_no_word_on_the_candidate(
     error: Exception, where: str

@@ -144,6 +144,8 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "stream",  # not written yet, below
         "cuda_graph",
         "retain_graph",
+        "optimizer",
+        "moved",
         "backward_override",
         "quantized_model_init",
     }  # the others of test_script.py
@@ -293,9 +295,18 @@ def test_what_is_not_asked_of_a_variant_is_not_looked_at(diagnosis: str) -> None
         written(UNASKED[diagnosis], Failure("wgrad", Outcome.PROTOCOL, diagnosis))
 
 
-@pytest.mark.parametrize("axis", ("stream=side", "cuda_graph=torch", "retain_graph=1"))
-def test_what_is_not_written_into_a_few_lines_yet_is_told(axis: str) -> None:
-    with pytest.raises(Unscriptable, match="streams, graphs and retained graphs are not written into a few lines yet"):
+@pytest.mark.parametrize(
+    ("axis", "what"),
+    (
+        ("stream=side", "streams and graphs"),
+        ("cuda_graph=torch", "streams and graphs"),
+        ("retain_graph=1", "graphs that are retained"),
+        ("optimizer=sgd", "the steps of an optimizer"),
+        ("moved=to_dtype", r"\.to\(\) and load_state_dict\(\)"),
+    ),
+)
+def test_what_is_not_written_into_a_few_lines_yet_is_told(axis: str, what: str) -> None:
+    with pytest.raises(Unscriptable, match=f"{what}.* are not written into a few lines yet"):
         written(f"{NATIVE}:{axis}", Failure("wgrad", Outcome.INEXACT, "doubled"))
 
 

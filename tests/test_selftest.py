@@ -14,8 +14,9 @@ from gradcheck_cli import pipeline, selftest
 from gradcheck_cli.judge import proof, slots
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.sensitivity import Tally
-from gradcheck_cli.records.battery import ENDINGS, FAULTS, LADDER, Mutant
+from gradcheck_cli.records.battery import FAULTS, LADDER, Mutant
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.endings import ENDINGS
 from gradcheck_cli.records.observation import ChannelSeen, Observation, PhaseSeen
 from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 from gradcheck_cli.records.verdict import Outcome

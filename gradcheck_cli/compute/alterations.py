@@ -15,7 +15,7 @@ from gradcheck_cli.compute.found import Held
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.records.battery import PARAMETERS, Mutant
-from gradcheck_cli.records.due import due, dummy_of, hooks_of, overwriting, paired
+from gradcheck_cli.records.due import due, dummy_of, hooks_of, overwriting, paired, since_step
 from gradcheck_cli.records.observation import Buffer
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, is_chain
 
@@ -37,7 +37,7 @@ class Altered(NamedTuple):
 
 def alterations(stage: Stage, wanted: list[Mutant]) -> dict[Buffer, list[Altered]]:
     """Every part of a buffer that some mutant leaves otherwise than it was found."""
-    kinds = {"value": of_a_value, "delivery": of_a_delivery, "early": of_what_came_early}
+    kinds = {"value": of_a_value, "delivery": of_a_delivery, "early": of_what_came_early, "step": of_a_step}
     altered: dict[Buffer, list[Altered]] = {}
     for mutant in wanted:
         for buffer, expert, held in kinds[mutant.fault.kind](stage, mutant) if mutant.fault.kind in kinds else ():
@@ -67,6 +67,16 @@ def of_what_came_early(stage: Stage, _: Mutant) -> Iterator[tuple[Buffer, int, H
             yield "main_grad", expert, replace(held, tensor=early.to(held.tensor.dtype))
 
 
+def of_a_step(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
+    """A weight that is as it was before the step; a frozen one that is halved."""
+    found, case = stage.found["weight"], stage.job.case
+    frozen = mutant.fault.name.startswith("frozen")
+    for expert in [i for i in busiest(case, stage.microbatch) if asleep(case, stage.role, i) is frozen][:1]:
+        held, stood = found.experts[expert], found.stood
+        if held.tensor is not None and stood is not None:
+            yield "weight", expert, replace(held, tensor=stood[expert] * (0.5 if frozen else 1))
+
+
 def whose(stage: Stage, mutant: Mutant) -> list[int]:
     """The experts whose delivery a fault spoils, of those that ask for a gradient or that do not.
 
@@ -84,10 +94,12 @@ def whose(stage: Stage, mutant: Mutant) -> list[int]:
 def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, Held]]:
     """Both buffers of an expert as the fault leaves them."""
     case, name, weight = stage.job.case, mutant.fault.name, stage.role in WEIGHTS
-    prefill = stage.reference.inputs.prefill_of(stage.role)
+    zeroed = since_step(case, stage.microbatch)
     for expert in whose(stage, mutant):
         where = due(case, expert, stage.microbatch) if weight else None
-        since = where.since if where else stage.microbatch if stage.role in BY_TOKEN else 0
+        since = where.since if where else stage.microbatch if stage.role in BY_TOKEN else zeroed
+        prefill = stage.reference.inputs.prefill_of(stage.role)[expert]
+        prefill = torch.zeros_like(prefill) if zeroed and where and where.buffer == "main_grad" else prefill
         held = {buffer: found.experts[expert] for buffer, found in stage.found.items()}
         grad, main_grad = held[stage.due if stage.role in BY_TOKEN else "grad"], held.get("main_grad")
         right = Delivered(
@@ -96,7 +108,7 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             fused=case.fuse_wgrad_accumulation and weight,
             dtype=case.dtype,
             steps=[step[expert] for step in stage.steps[since:]],
-            prefill=prefill[expert].to(DTYPES[case.main_grad_dtype]) if main_grad and main_grad.present else None,
+            prefill=prefill.to(DTYPES[case.main_grad_dtype]) if main_grad and main_grad.present else None,
             grad=grad.tensor,
             main_grad=main_grad.tensor if main_grad else None,
             flag=main_grad.added_flag if main_grad else None,
@@ -105,6 +117,7 @@ def of_a_delivery(stage: Stage, mutant: Mutant) -> Iterator[tuple[Buffer, int, H
             frozen=asleep(case, stage.role, expert),
             dummy=dummy_of(case),
             paired=paired(case, stage.microbatch) if stage.role in PARAMETERS else (),
+            moved=(case.optimizer, case.moved) != ("none", "none"),
         )
         given = DELIVERIES[name](right)
         if given is right:
@@ -162,9 +175,10 @@ def stored(stage: Stage, expert: int) -> torch.Tensor:
     rounding = stage.job.rounding[stage.role]
     if stage.role in BY_TOKEN:
         return rounding.store * stage.steps[-1][expert].abs()
-    steps = torch.stack([step[expert] for step in stage.steps])
+    since = since_step(stage.job.case, stage.microbatch)
+    steps = torch.stack([step[expert] for step in stage.steps[since:]])
     sums = steps.cumsum(0)
-    if stage.due == "main_grad":
+    if stage.due == "main_grad" and not since:
         sums = sums + stage.reference.inputs.prefill_of(stage.role)[expert].double()
     each = steps.abs().sum(0) if rounding.rounds_before_adding else torch.zeros_like(sums[0])
     if rounding.rounds_before_adding and stage.job.case.tied_weights:  # autograd joins two uses first

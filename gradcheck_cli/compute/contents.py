@@ -14,7 +14,7 @@ from gradcheck_cli.compute.products import Exact, gamma
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import due, overwriting_at_all
+from gradcheck_cli.records.due import anew, due, since_step
 from gradcheck_cli.records.observation import Buffer, Fill, Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted, is_chain
 from gradcheck_cli.records.rounding import Rounding
@@ -68,7 +68,9 @@ def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
         if fill == "normal":
             return {"value": stored(case, reference, rounding, role, k)}
         return {"value": predicted(case, reference, role, k)}
+    since = since_step(case, k)
     steps = [_exact(case, reference, rounding, role, j) for j in range(k + 1)]
+    steps[:since] = [Exact(*[torch.zeros_like(one.value)] * 3) for one in steps[:since]]
     own = role == "bgrad" or (buffer == "main_grad") == case.fuse_wgrad_accumulation
     prefill = reference.inputs.prefill_of(role).double()
     start, left = standing(case, prefill, steps) if role in WEIGHTS else (prefill, steps)
@@ -77,8 +79,9 @@ def contents(  # noqa: PLR0913, PLR0917  one slot is named by four of them
         return held | ({"zero": Content(torch.zeros_like(steps[0].value))} if case.zero_out_wgrad else {})
     rounds = rounding.rounds_before_adding
     added = _summed(case, rounding, fill if own else "exact", left, start, rounds_first=rounds)
-    name = "written" if overwriting_at_all(case) else "prefill+sum"
-    return {name: replace(added, base=start), "prefill": Content(prefill)}
+    name = "written" if anew(case) else "prefill+sum"
+    # What learns was zeroed with the gradients of the microbatches before.
+    return {name: replace(added, base=start), "prefill": Content(start if since and anew(case) else prefill)}
 
 
 def _exact(case: Case, reference: Reference, rounding: Rounding, role: Role, k: int) -> Exact:
@@ -88,8 +91,8 @@ def _exact(case: Case, reference: Reference, rounding: Rounding, role: Role, k: 
 
 
 def standing(case: Case, prefill: torch.Tensor, steps: list[Exact]) -> tuple[torch.Tensor, list[Exact]]:
-    """What main_grad still holds of its prefill and of each microbatch: what was overwritten counts as zero."""
-    if not overwriting_at_all(case):
+    """What main_grad still holds of its prefill and of each microbatch: what was overwritten, or zeroed, is zero."""
+    if not anew(case):
         return prefill, steps
     where = [due(case, i, len(steps) - 1) for i in range(case.num_gemms)]
 
@@ -181,6 +184,8 @@ def accumulated(
     fixed, free, operands = (torch.zeros_like(running) for _ in range(3))
     empty = prefill is None
     for ways in orders(case, len(steps)):
+        if min(ways[0]) < since_step(case, len(steps) - 1):
+            continue
         here = [steps[k] for k in ways[0]]
         after = reduce(torch.add, [step.value for step in here], running)
         added = [_added(case, rounding, steps, way, None if empty else running, first=rounds_first) for way in ways]

@@ -7,11 +7,12 @@ import time
 import warnings
 from collections.abc import Iterator
 
+from gradcheck_cli.compute.after import After
 from gradcheck_cli.compute.attached import layout
 from gradcheck_cli.compute.calling import determinism
 from gradcheck_cli.compute.kernels import Kernels, Watch, unwatched
 from gradcheck_cli.compute.machine import environment, no_memory, open_device, recorded_variables
-from gradcheck_cli.compute.observe import After, observe
+from gradcheck_cli.compute.observe import observe
 from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
@@ -19,6 +20,8 @@ from gradcheck_cli.compute.runs import Runs, in_run
 from gradcheck_cli.compute.stress import stressed
 from gradcheck_cli.compute.trial import CandidateRaised, answers, on_trial, raised_in, warned, words
 from gradcheck_cli.errors import HarnessError
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import built_dtype
 from gradcheck_cli.records.effective import asked_of_the_forward
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
@@ -110,7 +113,10 @@ class Engine:
                 layer = self._built(job, fill, effective)
                 for after in self._run(job, fill, layer, reference, effective, unwatched if run else watch):
                     phases += runs.seen(run, after)
-                    if after.phase == "forward":  # what was measured has left other things behind, many of them zero
+                    if after.phase in (
+                        "forward",
+                        "inference",
+                    ):  # what was measured has left other things behind, many of them zero
                         poisoned = poison(POISON[fill], case, self.device) and poisoned
         return ChannelSeen(
             fill=fill,
@@ -129,7 +135,8 @@ class Engine:
         built = on_trial(f"build, {DATA[fill]}", self.device)
         with built, determinism(case), filled(POISON[fill], self.device):
             layer: Layer = self.builders[job.target](case, self.device)
-            note(effective, {**layer.effective(), **layout(layer)})
+            as_built = named_as_moved(case, layout(layer))  # first: of what is no layer it says so
+            note(effective, {**layer.effective(), **as_built})
         return layer
 
     def _run(
@@ -143,7 +150,7 @@ class Engine:
     ) -> Iterator[After]:
         """One run; of another layer than the one that was asked for none: it may not even take these tensors."""
         case = job.case
-        if not layout(layer).items() <= case.axes().items():
+        if not named_as_moved(case, layout(layer)).items() <= case.axes().items():
             return
         for after in observe(case, layer, reference.inputs, fill, watch):
             # A layer that does not say which path it took has not said that it took the one asked for.
@@ -153,6 +160,11 @@ class Engine:
             ):
                 note(effective, {**unsaid, **layer.effective(), **layout(layer), **after.called})
             yield after
+
+
+def named_as_moved(case: Case, found: dict[str, str | int]) -> dict[str, str | int]:
+    """What a layer was built as, its dtype as that of the case where it is yet to be moved there."""
+    return found | {"dtype": case.dtype} if found["dtype"] == built_dtype(case) else found
 
 
 def note(effective: dict[str, str | int], found: dict[str, str | int]) -> None:

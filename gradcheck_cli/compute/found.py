@@ -34,13 +34,15 @@ class Held:
 class Found:
     """One role in one buffer after one phase, expert by expert.
 
-    `before` is what a buffer held before the phase, where it must still hold that, bit for bit: (G, N, K).
+    `before` is what a buffer must hold bit for bit, (G, N, K): what it held before the phase, or, of a weight, what a
+    step makes of what `stood` there.
     """
 
     role: Role
     buffer: Buffer
     experts: list[Held]
     before: torch.Tensor | None = None
+    stood: torch.Tensor | None = None
 
 
 def truth(flag: object) -> bool | None:

@@ -11,11 +11,12 @@ import torch
 
 from gradcheck_cli.compute.contents import as_stored
 from gradcheck_cli.compute.measure import relative
+from gradcheck_cli.compute.poison import poisoned
 from gradcheck_cli.compute.quantised import SUMMED
 from gradcheck_cli.compute.reference import Reference, linear, microbatch_of_expert
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import due, paired
-from gradcheck_cli.records.observation import POISON_BYTES, Buffer, Role
+from gradcheck_cli.records.due import anew, due, paired, since_step
+from gradcheck_cli.records.observation import Buffer, Role
 from gradcheck_cli.records.recipe import recipe_of
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, contracted, is_chain
 from gradcheck_cli.records.splits import rows_of
@@ -50,7 +51,7 @@ class Hypotheses:
         found = torch.where(found.isfinite(), found, 0.0)
         alone = (*self.fixed(expert, found), *self.without_a_token(expert, found))
         # A row of pgrad is no product with a weight.
-        products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use)
+        products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use, self.stale)
         families = (self.shifted, self.unquantised, self.as_it_lies, *products)
         groups = [[(name, (found - wrong).norm())] for name, wrong in alone]
         groups += [[(name, (found - wrong).norm()) for name, wrong in family(expert)] for family in families]
@@ -70,8 +71,9 @@ class Hypotheses:
         return prefill if where is None or where.prefill else torch.zeros_like(prefill)
 
     def prefill(self, expert: int) -> torch.Tensor:
-        """What main_grad held before the first microbatch, (N, K)."""
-        return self.reference.inputs.prefill_of(self.role)[expert].double()
+        """What main_grad held before the first microbatch, or since it was zeroed, (N, K)."""
+        prefill = self.reference.inputs.prefill_of(self.role)[expert].double()
+        return torch.zeros_like(prefill) if anew(self.case) and since_step(self.case, self.k) else prefill
 
     def steps(self, expert: int) -> list[torch.Tensor]:
         """What each microbatch so far adds; of an output or its gradient only the last."""
@@ -85,7 +87,7 @@ class Hypotheses:
         if self.role in BY_TOKEN:
             return range(self.k, self.k + 1)
         where = due(self.case, expert, self.k) if self.buffer == "main_grad" else None
-        return range(where.since if where else 0, self.k + 1)
+        return range(where.since if where else since_step(self.case, self.k), self.k + 1)
 
     def as_added(self, value: torch.Tensor) -> torch.Tensor:
         """A microbatch's result as the path adds it."""
@@ -184,15 +186,25 @@ class Hypotheses:
         whole = contracted(self.case, self.role) if self.role in BY_TOKEN else tokens
         for tail in sorted({*TAILS, *(whole // parts for parts in (2, 4, 8) if whole >= parts)}):
             missing = torch.zeros_like(right)
-            for k in [self.k] if self.role in BY_TOKEN else range(self.k + 1):
+            for k in [self.k] if self.role in BY_TOKEN else range(since_step(self.case, self.k), self.k + 1):
                 part = microbatch_of_expert(self.case, inputs, k, self.role, expert, only_last=tail)
                 missing = missing + part.reshape(right.shape)
             yield f"tail={tail}", start + right - missing
 
+    def stale(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """The rows through a weight that was there before a step of an optimizer."""
+        inputs = self.reference.inputs
+        for k in range(since_step(self.case, self.k)) if self.role in BY_TOKEN else ():
+            stale = replace(inputs, weights=(inputs.weight_of(k),) * self.case.microbatches)
+            yield f"stale weight={k}", self.as_added(microbatch_of_expert(self.case, stale, self.k, self.role, expert))
+
     def without_a_use(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradient without one of two uses of tied weights in one step."""
         for k in () if self.role in BY_TOKEN else paired(self.case, self.k):
-            yield f"use={k}", self.start(expert) + self.of(expert) - self.steps(expert)[k]
+            yield (
+                f"use={k + since_step(self.case, self.k)}",
+                self.start(expert) + self.of(expert) - self.steps(expert)[k],
+            )
 
     def without_a_token(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradient without the token that the error points at.
@@ -210,7 +222,7 @@ class Hypotheses:
             return
         inputs = self.reference.inputs
         best: tuple[float, str, torch.Tensor] | None = None
-        for k in range(self.k + 1):
+        for k in range(since_step(self.case, self.k), self.k + 1):
             operands, there = linear(self.case, inputs, k, self.role), rows_of(self.case.splits(k), expert)
             x, g = (rows[there].double() for rows in (operands.x, operands.grad_output))
             x = x if self.role in WEIGHTS else torch.ones_like(x[:, :1])
@@ -225,19 +237,3 @@ class Hypotheses:
                 best = away, f"token={at} of microbatch {k}", wanted - own
         if best:
             yield best[1], best[2]
-
-
-def poisoned(raw: torch.Tensor, found: torch.Tensor, value: torch.Tensor, size: float) -> Iterator[tuple[str, float]]:
-    """How far the elements that hold no poison are from what is right, for each poison that some elements hold."""
-    integers = {2: torch.int16, 4: torch.int32}.get(raw.element_size())
-    if integers is None:
-        return
-    bits = raw.contiguous().view(integers)
-    for name, byte in POISON_BYTES.items():
-        pattern = int.from_bytes(bytes([byte]) * raw.element_size(), "little", signed=True)
-        held = bits == pattern
-        # On the CPU torch rounds every NaN to the bf16 of all ones: there the pattern says nothing.
-        ambiguous = name == "0xFF" and raw.dtype is torch.bfloat16 and raw.device.type == "cpu"
-        if held.any() and not ambiguous:
-            rest = torch.where(held, 0.0, found - value)
-            yield f"poison={name}", relative(float(torch.where(rest.isfinite(), rest, 1e30).norm()), size)

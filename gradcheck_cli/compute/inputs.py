@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +14,7 @@ from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.scales import EIGHTH, halve_digits, level, silence, spread
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import DtypeName
+from gradcheck_cli.records.due import frozen, stepped_after
 from gradcheck_cli.records.observation import Fill, Role
 from gradcheck_cli.records.recipe import recipe_of
 from gradcheck_cli.records.roles import is_chain, part
@@ -48,7 +50,8 @@ class Inputs:
     """All tensors of one case and fill, on the device, in the case's dtype; prefill in fp32.
 
     Shapes: weight (G, N, K); bias (G, N) or None; x[k] (T_k, K) and grad_output[k] (T_k, N) of microbatch k;
-    prefill (G, N, K). Of a chain these are fc1's weight and prefill (G, 2 N, K), with fc2's (G, K, N) and the
+    prefill (G, N, K). `weights[k]` is the weight of microbatch k where an optimizer moves it; else none is there.
+    Of a chain these are fc1's weight and prefill (G, 2 N, K), with fc2's (G, K, N) and the
     probabilities (T_k,) beside them; its grad_output is (T_k, K).
     """
 
@@ -60,6 +63,11 @@ class Inputs:
     weight_fc2: torch.Tensor | None = None
     prefill_fc2: torch.Tensor | None = None
     probs: tuple[torch.Tensor, ...] = ()
+    weights: tuple[torch.Tensor, ...] = ()
+
+    def weight_of(self, k: int) -> torch.Tensor:
+        """The weight (G, N, K) that microbatch k is multiplied with."""
+        return self.weights[k] if self.weights else self.weight
 
     def prefill_of(self, role: Role) -> torch.Tensor:
         """What the main_grad of a layer's weights holds before the first microbatch."""
@@ -97,10 +105,11 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
         grad_output=tuple(ready(_grad_output(case, one, (t, *part(case, "fprop")))) for t in rows),
         prefill=prefill(weight),
     )
+    layer, drawn_weights = moving(case, layer, lambda: ready(one("weight", weight)), fill)
     if fill != "normal":
-        level(case, layer.weight, layer.x, layer.grad_output, exponents)
+        level(case, drawn_weights, layer.x, layer.grad_output, exponents)
         if fill == "range":
-            silence(case, layer.weight, layer.x, layer.grad_output)
+            silence(case, drawn_weights, layer.x, layer.grad_output)
     else:
         halve_digits(case, (layer.weight, *layer.x, *layer.grad_output))
         spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)
@@ -116,6 +125,26 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
         prefill_fc2=prefill(second),
         probs=tuple(ready(one("probs", (t,))) for t in rows),
     )
+
+
+def moving(
+    case: Case, layer: Inputs, another: Callable[[], torch.Tensor], fill: Fill
+) -> tuple[Inputs, list[torch.Tensor]]:
+    """The same with a weight for each microbatch, where an optimizer moves it, and all the different ones of them.
+
+    On integers those after a step are drawn anew, since no step leaves integers of integers, and a trainer writes them
+    over what the step has made. On random data they are not known yet. What is frozen stays.
+    """
+    if case.optimizer == "none":
+        return layer, [layer.weight]
+    different, asleep = [layer.weight], [i for i in range(case.num_gemms) if frozen(case, i)]
+    weights = []
+    for k in range(case.microbatches):
+        if k and stepped_after(case, k - 1) and fill != "normal":
+            different.append(another())
+            different[-1][asleep] = layer.weight[asleep]
+        weights.append(different[-1])
+    return replace(layer, weights=tuple(weights)), different
 
 
 def widen(weight: torch.Tensor, weight_fc2: torch.Tensor) -> None:

@@ -145,6 +145,10 @@ class Loans:
         self.given.append((replace(one, name=name), values))
         self.handed += [placed(name, one.tensor), placed(name, handle)]
 
+    def rewrite(self, values: torch.Tensor) -> None:
+        """Expect these values (G, N, K) in the weights from here on."""
+        self.loaded[0] = self.loaded[0]._replace(given=values)
+
     def keep(self, x: torch.Tensor, k: int) -> None:
         """Add the dgrad of a microbatch that is over: from here on it is its owner's."""
         if x.grad is not None:
@@ -154,8 +158,8 @@ class Loans:
         """Add the output of a microbatch, which stays as it is until its backward begins."""
         self.outputs.append((f"output{_of(k)}", y.detach(), y.detach().clone()))
 
-    def seen(self) -> Seen:
-        """Everything as it is now."""
+    def seen(self, beside: Seen | None = None) -> Seen:
+        """Everything as it is now, and what was seen beside it."""
         parameters = [one for group in self.loaded for one in group.held]
         pairs = [(one.name, one.tensor.detach(), values) for one, values in self.given]
         pairs += [pair for group in self.loaded for pair in _loaded(group)]
@@ -177,6 +181,7 @@ class Loans:
         ]
         owed = [(one.name, one.tensor) for one in self.due] + [(one.name, one.tensor) for one, _ in self.given]
         names += [f"overlap in the grad of {name}" for name in overlapping({n: t.grad for n, t in owed})]
+        pairs, names = pairs + (beside.pairs if beside else []), names + (beside.names if beside else [])
         return Seen(pairs, [name for name in names if name])
 
     def changed(self, seen: Seen, k: int) -> list[str]:

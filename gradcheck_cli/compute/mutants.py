@@ -23,10 +23,15 @@ AT_ONCE = 1 << 24  # elements measured in one call; a few dozen fp64 tensors of 
 def mutated(stage: Stage, phase: Phase) -> list[PhaseSeen]:
     """What was found after a phase as each mutant would have left it; of those that would have left it so, nothing."""
     held_back = any(one.before is not None for one in stage.found.values())
+    alone = (
+        "step" if "weight" in stage.found else "early" if held_back else ""
+    )  # of the kinds that are found by themselves
     own = [
         one
         for one in (MUTANTS[name] for name in stage.job.mutants)
-        if (one.role, one.fault.kind == "early") == (stage.role, held_back) and stage.reference.fill in one.fault.fills
+        if one.role == stage.role
+        and (one.fault.kind if one.fault.kind in ("early", "step") else "") == alone
+        and stage.reference.fill in one.fault.fills
     ]
     slots: dict[str, list[SlotSeen]] = {one.name: [] for one in own if one.fault.kind == "unseen"}
     for buffer, altered in alterations(stage, own).items():

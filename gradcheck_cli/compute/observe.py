@@ -1,242 +1,29 @@
-"""What did the candidate leave where? Load, prefill, forward, backward, then read every buffer: facts only."""
+"""What did the candidate leave where? Each phase of a case in its order, and after it every buffer: facts only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import NamedTuple, cast
+from collections.abc import Iterator
 
-import torch
-
-from gradcheck_cli.compute.aside import Settle
-from gradcheck_cli.compute.attached import (
-    Hooks,
-    attach_main_grad,
-    clear_flags,
-    freeze,
-    held_parameters,
-)
-from gradcheck_cli.compute.calling import Calling, determinism
-from gradcheck_cli.compute.found import Found, by_rows, snapshot
-from gradcheck_cli.compute.gathered import left, parameters_found
-from gradcheck_cli.compute.handed import grad_output_of, x_of
+from gradcheck_cli.compute.after import After
 from gradcheck_cli.compute.inputs import Inputs
 from gradcheck_cli.compute.kernels import Watch, unwatched
-from gradcheck_cli.compute.lending import FC2, lent
-from gradcheck_cli.compute.lent import ADDED_TO_BYTE, guard_byte, guarded
-from gradcheck_cli.compute.poison import POISON, filled
-from gradcheck_cli.compute.provider import DTYPES, Delayed, Layer
-from gradcheck_cli.compute.trial import a_tensor, as_chain, on_trial
+from gradcheck_cli.compute.provider import Layer
+from gradcheck_cli.compute.trainer import Trainer
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import delivered_in, joined, steps_of
-from gradcheck_cli.records.observation import DATA, Buffer, Fill, Phase, Role
-from gradcheck_cli.records.roles import is_chain, part, weights_of
-
-
-class After(NamedTuple):
-    """Everything found after one phase of one microbatch, and the names of what was only lent and is changed."""
-
-    microbatch: int
-    phase: Phase
-    found: list[Found]
-    disturbed: list[str]
-    called: dict[str, str | int] = {}  # what is told of the call alone, under the names of the axes
+from gradcheck_cli.records.observation import Fill
+from gradcheck_cli.records.sequence import sequence
 
 
 def observe(case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> Iterator[After]:
-    """Run all microbatches; after each forward, backward and, where it is delayed, backward_dw yield what is there.
+    """Run all phases of all microbatches, and yield what is there after each.
 
     The weights are loaded first, and get what the case says of main_grad, fused or not. Nothing is cleared between
-    microbatches. Of a backward through two, all but x.grad is told with the last. Ends early at an output that no
-    gradient fits. Raises CandidateRaised, also where its parameters and buffers cannot be read.
+    microbatches but by the step of an optimizer, after which the weights are told. Of a backward through two, all but
+    x.grad is told with the last. Ends early at an output that no gradient fits. Raises CandidateRaised, also where its
+    parameters and buffers cannot be read.
     """
     trainer = Trainer(case, layer, inputs, fill, watch)
-    for step in steps_of(case):
-        for k in step:
-            yield trainer.forward(k)
-            if not trainer.fits:
-                return
-        yield from trainer.backward(step)
-        if case.delay_wgrad_compute:
-            yield trainer.backward_dw(step)
-
-
-class Trainer:
-    """One layer and its parameters from the loading of the weights on; each step says what it left where."""
-
-    def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> None:
-        self.watch = watch
-        self.case, self.layer, self.inputs, self.fill = case, layer, inputs, fill
-        self.device, dtype = inputs.weight.device, DTYPES[case.main_grad_dtype]
-        self.byte = guard_byte(fill)
-        self.main_grads = {
-            role: guarded(f"main_grad{FC2 * (role == 'wgrad_fc2')}", inputs.prefill_of(role).to(dtype), ADDED_TO_BYTE)
-            for role in weights_of(case)
-        }
-        self.main_grad = self.main_grads["wgrad"]
-        with self._trial("loading of the weights"):
-            self.chain = as_chain(layer) if is_chain(case) else None
-            # Copies: the originals serve the reference, and every other case on the same data.
-            layer.load(inputs.weight.clone(), None if inputs.bias is None else inputs.bias.clone())
-            if self.chain and inputs.weight_fc2 is not None:
-                self.chain.load_fc2(inputs.weight_fc2.clone())
-        with self._trial("reading the parameters after loading"):
-            # An optimizer holds these from here on; gradients that reach others put in their place are lost to it.
-            self.held = held_parameters(case, layer)
-            freeze(case, self.held)
-            self.attached = {
-                role: attach_main_grad(case, self.held.of(role), one.tensor, one.name)
-                for role, one in self.main_grads.items()
-            }
-            self.hooks = {role: Hooks(self.held.of(role)) for role in weights_of(case)}
-        with self._trial("build of what is called"):
-            self.calling = Calling(case, layer, self.device, fill)
-            self._capture()
-        with self._trial("reading the parameters before the first microbatch"):
-            self.loans = lent(case, layer, inputs, self.held, self.attached, list(self.main_grads.values()))
-        self.before: torch.Tensor | None = None
-        self.x: dict[int, torch.Tensor] = {}
-        self.y: dict[int, torch.Tensor] = {}
-        self.probs: dict[int, torch.Tensor] = {}
-
-    def forward(self, k: int) -> After:
-        """The output of microbatch k."""
-        case, splits = self.case, self.case.splits(k)
-        if case.retain_graph and k % 2:
-            return self._again(k)
-        x, whole = x_of(case, self.inputs.x[k], self.byte)
-        # What a wgrad that is left to backward_dw must leave as it is.
-        if case.delay_wgrad_compute and not self.y:
-            self.before = self.main_grad.tensor.clone()
-        # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
-        ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
-        self.loans.lend(x, whole, ahead, k)
-        self._scale(k)
-        with self._candidate("forward", f"forward of microbatch {k}", [x.tensor]) as settle:
-            y = a_tensor(self.calling.forward(ahead, splits))
-            settle([y])
-        self.x[k], self.y[k] = x.tensor, y
-        self._infer(k)
-        return self._output(k)
-
-    def _again(self, k: int) -> After:
-        """The output of the microbatch before, whose graph a backward went through: another is to come."""
-        self.x[k], self.y[k] = self.x[k - 1], self.y.pop(k - 1)
-        self.x[k].grad = None
-        return self._output(k)
-
-    def _output(self, k: int) -> After:
-        """What a forward returned for microbatch k."""
-        case, y = self.case, self.y[k]
-        splits, shape = case.splits(k), (case.rows(k), *part(case, "fprop"))
-        with self._trial(f"reading the output of microbatch {k}"):
-            fprop, self.fits = by_rows("fprop", "output", y, splits, shape, self.device), tuple(y.shape) == shape
-            seen = self.loans.seen()
-            self.loans.expect(y, k)
-        return After(k, "forward", [snapshot(fprop)], self.loans.changed(seen, k), self.calling.effective())
-
-    def _scale(self, k: int) -> None:
-        """Hand a chain its probabilities, as a router that learns does: no leaf, and in want of a gradient."""
-        if not self.chain:
+    for turn in sequence(case):
+        yield from trainer.take(turn)
+        if not trainer.fits:
             return
-        probs = guarded("probs", self.inputs.probs[k], self.byte)
-        self.probs[k] = probs.tensor.requires_grad_()
-        ahead = self.probs[k].view_as(self.probs[k])
-        self.loans.lend(probs, self.inputs.probs[k], ahead, k)
-        with self._trial(f"taking the probabilities of microbatch {k}"):
-            self.chain.scale_by(ahead)
-
-    def backward(self, step: tuple[int, ...]) -> list[After]:
-        """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
-        case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
-        reused = case.retain_graph and step[0] % 2 == 0
-        self.loans.outputs.clear()
-        clear_flags(case, self.held)
-        for k in step:
-            given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
-            self.loans.lend(given, whole, given.tensor, k)
-            grads.append(given.tensor)
-        outputs = [self.y[k] if reused else self.y.pop(k) for k in step]
-        with self._candidate("backward", said, [*grads, *self._added_to("backward")]) as settle:
-            torch.autograd.backward(outputs, grads, retain_graph=reused)
-            settle([*self._left(), *(x.grad for k in step if (x := self.x[k]).grad is not None)])
-        with self._trial(f"reading the gradients after the {said}"):
-            found = {k: self._by_token(k) for k in step}
-            parameters = self._parameters()
-            if self.before is not None:
-                parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
-            found[step[-1]] += parameters
-            seen = self.loans.seen()
-            for k in () if reused else step:  # this x gets another gradient, in the place of this one
-                self.loans.keep(self.x[k], k)
-        changed = {step[-1]: self.loans.changed(seen, step[-1])}
-        return [After(k, "backward", [snapshot(one) for one in found[k]], changed.get(k, [])) for k in step]
-
-    def backward_dw(self, step: tuple[int, ...]) -> After:
-        """The gradients of the parameters that the backward left open, use by use."""
-        said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
-        with self._candidate("backward_dw", said, self._added_to("backward_dw")) as settle:
-            for _ in step:
-                cast("Delayed", self.layer).backward_dw()
-            settle(self._left())
-        with self._trial(f"reading the gradients after the {said}"):
-            parameters, seen = (
-                self._parameters(),
-                self.loans.seen(),
-            )
-        return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
-
-    def _capture(self) -> None:
-        """Let each list of splits be captured, and set back what the backwards of that have left."""
-        if self.case.cuda_graph == "none":
-            return
-        for k in range(self.case.microbatches):
-            x, _ = x_of(self.case, self.inputs.x[k], self.byte)
-            self.calling.capture(x.tensor.requires_grad_(not self.case.frozen_input), self.case.splits(k))
-        for role, one in self.main_grads.items():
-            one.tensor.copy_(self.inputs.prefill_of(role))
-            self.hooks[role].taken()
-        clear_flags(self.case, self.held)
-
-    def _infer(self, k: int) -> None:
-        """An evaluation between a forward and its backward, of tokens that no gradient may come from."""
-        if self.case.inference == "none":
-            return
-        other, _ = x_of(self.case, -self.inputs.x[k], self.byte)
-        with self._trial(f"an inference before the backward of microbatch {k}"):
-            self.calling.infer(other.tensor, self.case.splits(k))
-
-    def _by_token(self, k: int) -> list[Found]:
-        """The gradients of x and of a chain's probabilities."""
-        given: list[tuple[Role, Buffer, torch.Tensor]] = [("dgrad", "input.grad", self.x[k])]
-        given += [("pgrad", "probs.grad", self.probs[k])] if self.probs else []
-        splits = self.case.splits(k)
-        return [by_rows(role, name, one.grad, splits, tuple(one.shape), self.device) for role, name, one in given]
-
-    def _added_to(self, phase: Phase) -> list[torch.Tensor]:
-        """The buffers that a phase may add a wgrad to."""
-        own = self.case.fuse_wgrad_accumulation and phase == delivered_in(self.case)
-        return [one.tensor for one in self.main_grads.values()] if own else []
-
-    def _parameters(self) -> list[Found]:
-        return parameters_found(self.case, self.held, self.attached, self.hooks, self.device)
-
-    def _left(self) -> list[torch.Tensor]:
-        return [*left(self.held), *(one.tensor for one in self.main_grads.values())]
-
-    @contextmanager
-    def _candidate(self, phase: Phase, said: str, given: Sequence[torch.Tensor]) -> Iterator[Settle]:
-        """Around what the candidate itself computes, of which `given` is new to it."""
-        with (
-            self._trial(said),
-            self.watch(phase),
-            filled(POISON[self.fill], self.device),
-            self.calling.aside(phase, given) as settle,
-        ):
-            yield settle
-
-    @contextmanager
-    def _trial(self, during: str) -> Iterator[None]:
-        with on_trial(f"{during}, {DATA[self.fill]}", self.device), determinism(self.case):
-            yield

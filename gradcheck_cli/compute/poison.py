@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradcheck_cli.compute.measure import relative
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import POISON_BYTES, Fill
@@ -210,3 +211,19 @@ def _on_the_host(words: torch.Tensor) -> NDArray[np.int64]:
 def _place(block: torch.Tensor) -> int:
     """Where in the pattern a block begins."""
     return block.data_ptr() // 8 % TILE
+
+
+def poisoned(raw: torch.Tensor, found: torch.Tensor, value: torch.Tensor, size: float) -> Iterator[tuple[str, float]]:
+    """How far the elements that hold no poison are from what is right, for each poison that some elements hold."""
+    integers = {2: torch.int16, 4: torch.int32}.get(raw.element_size())
+    if integers is None:
+        return
+    bits = raw.contiguous().view(integers)
+    for name, byte in POISON_BYTES.items():
+        pattern = int.from_bytes(bytes([byte]) * raw.element_size(), "little", signed=True)
+        held = bits == pattern
+        # On the CPU torch rounds every NaN to the bf16 of all ones: there the pattern says nothing.
+        ambiguous = name == "0xFF" and raw.dtype is torch.bfloat16 and raw.device.type == "cpu"
+        if held.any() and not ambiguous:
+            rest = torch.where(held, 0.0, found - value)
+            yield f"poison={name}", relative(float(torch.where(rest.isfinite(), rest, 1e30).norm()), size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -57,6 +57,22 @@ class Switching(Layer, Protocol):
 
     def train(self, *, mode: bool) -> object:
         """Go to training, or to evaluation."""
+
+
+class Moving(Layer, Protocol):
+    """What a layer must do besides where the case has `moved`: what a torch.nn.Module does.
+
+    With `moved=to_dtype` it is to be built in fp32, `built_dtype` in `records/due.py`.
+    """
+
+    def to(self, dtype: torch.dtype) -> object:
+        """Bring all parameters to a dtype."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All parameters by their names, and whatever else belongs to them."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Take the values of all parameters from a `state_dict()`."""
 
 
 class Recomputing(Layer, Protocol):

@@ -54,7 +54,7 @@ SUMMED: dict[Role, dict[Name, Along]] = {
 
 def operands(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
     """The operands of a layer in microbatch k, those of which a role is a product as the case's recipe leaves them."""
-    given = {"x": inputs.x[k], "weight": inputs.weight, "grad_output": inputs.grad_output[k]}
+    given = {"x": inputs.x[k], "weight": inputs.weight_of(k), "grad_output": inputs.grad_output[k]}
     return Linear(**(given | {name: _operand(case, inputs, k, name, run) for name, run in _runs(case, role).items()}))
 
 
@@ -77,8 +77,8 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
     if recipe.scale == "quotient":
         # DelayedScaling knows the largest of the microbatches before: its scales follow each step at its end, and the
         # first are 1 (transformer_engine/pytorch/quantization.py, reduce_and_update_fp8_tensors).
-        # Weights are the same in all of them, and those that stay as they were first quantised have its scale.
-        steps = range(k if name != "weight" else min(k, 0 if _stays(case) else 1))
+        # Those weights that stay as they were first quantised have its scale.
+        steps = range(0 if name == "weight" and _stays(case) else k)
         seen = [_parts(case, inputs, j, name) for j in steps] if recipe.delayed else [parts]
         scales = quotients(seen, parts, format_of(recipe, name))
         left = [at_scale(part, scale, format_of(recipe, name)) for part, scale in zip(parts, scales, strict=True)]
@@ -91,15 +91,16 @@ def _stays(case: Case) -> bool:
     """Whether a weight is quantised once: as it is kept, or for all microbatches from the first on.
 
     The module keeps what it has made of it where a call says is_first_microbatch (pytorch/module/grouped_linear.py,
-    `update_ws`), and no other layer does.
+    `update_ws`), and no other layer does; after a step of an optimizer each microbatch is a first one.
     """
-    return case.quantized_model_init or (case.provider == "te" and case.is_first_microbatch != "unset")
+    cached = case.provider == "te" and case.is_first_microbatch != "unset" and case.optimizer == "none"
+    return case.quantized_model_init or cached
 
 
 def _parts(case: Case, inputs: Inputs, k: int, name: Name) -> Sequence[torch.Tensor]:
     """The matrices that are quantised each by itself: an expert's rows, or its weight."""
     if name == "weight":
-        return inputs.weight.unbind()
+        return inputs.weight_of(k).unbind()
     whole = inputs.x[k] if name == "x" else inputs.grad_output[k]
     return torch.split(whole, list(case.splits(k)))
 

@@ -29,6 +29,7 @@ DATA_AXES = (
     "dtype", "recipe", "backward_override", "quantized_model_init", "main_grad_dtype", "bias", "m_splits", "num_gemms",
     "tokens_per_expert", "in_features", "out_features", "microbatches", "retain_graph", "grad_output", "seed",
 )  # fmt: skip
+STEP_AXES = ("optimizer", "tied_weights", "frozen_weights")  # and on these where an optimizer moves the weights
 THINNINGS = 6
 NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
@@ -58,13 +59,12 @@ class Reference:
 
 def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     """Inputs and reference of a case; shared by all cases that differ only in who computes and where it is kept."""
-    axes = {name: getattr(case, name) for name in DATA_AXES}
+    axes = {name: getattr(case, name) for name in DATA_AXES + STEP_AXES * (case.optimizer != "none")}
     axes["grad_output"] = case.grad_output if case.grad_output == "expanded" else "random"
     if fill == "normal" and (why := not_judged(case)):
         return Reference(fill, draw(case, fill, device), (), {}, 0.0, 0.0, why)
     shared = Case(provider="reference", api=CHAIN if is_chain(case) else "fp64", **axes)
-    small = tensor_bytes(shared) <= LARGEST_KEPT
-    return _kept(shared, fill, device) if small else _prepare(shared, fill, device)
+    return (_kept if tensor_bytes(shared) <= LARGEST_KEPT else _prepare)(shared, fill, device)
 
 
 def tensor_bytes(case: Case) -> int:
@@ -138,7 +138,7 @@ def _lossy(case: Case, inputs: Inputs) -> str:
     recipe = recipe_of(case)
     if recipe is None or recipe.scale != "quotient":
         return ""
-    tensors = {"weight": list(inputs.weight)}
+    tensors = {"weight": [one for weight in inputs.weights or (inputs.weight,) for one in weight]}
     for name, given in (("x", inputs.x), ("grad_output", inputs.grad_output)):
         tensors[name] = [rows for k, one in enumerate(given) for rows in one.split(list(case.splits(k))) if len(rows)]
     for name, whole in tensors.items():
@@ -219,7 +219,7 @@ def linear(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
 
 def as_given(inputs: Inputs, k: int) -> Linear:
     """The operands of a single layer."""
-    return Linear(inputs.x[k], inputs.weight, inputs.grad_output[k])
+    return Linear(inputs.x[k], inputs.weight_of(k), inputs.grad_output[k])
 
 
 def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of three faults

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 import msgspec
 import torch
 
+from gradcheck_cli.compute.after import After
 from gradcheck_cli.compute.found import Found, Held
 from gradcheck_cli.compute.hypotheses import Hypotheses
 from gradcheck_cli.compute.lent import WORDS
 from gradcheck_cli.compute.measure import figure, measure
 from gradcheck_cli.compute.mutants import mutated
-from gradcheck_cli.compute.observe import After
 from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.compute.stage import Stage
+from gradcheck_cli.compute.stepping import after_step
 from gradcheck_cli.compute.trial import CandidateRaised
 from gradcheck_cli.records.due import due, dummy_of
 from gradcheck_cli.records.job import Job
@@ -31,12 +32,22 @@ class Runs:
 
     def __init__(self, job: Job, reference: Reference) -> None:
         self._job, self._reference = job, reference
+        self._later: dict[int, Reference] = {}  # run -> what is right since the step of an optimizer, on random data
         self._first: dict[tuple[int, Phase], After] = {}
         self._left: dict[Role, dict[int, list[Signature]]] = {}  # role -> run -> what it left, in order
         self._ulps: dict[Role, dict[int, float]] = {}  # role -> expert -> the largest difference
 
     def seen(self, run: int, after: After) -> list[PhaseSeen]:
         """One phase, measured; of a later run nothing where it is bit for bit what the first run left."""
+        phases = self._seen(run, after)
+        if after.weight is not None:
+            self._later[run] = after_step(self._job.case, self._right(run), after.microbatch, after.weight)
+        return phases
+
+    def _right(self, run: int) -> Reference:
+        return self._later.get(run, self._reference)
+
+    def _seen(self, run: int, after: After) -> list[PhaseSeen]:
         if run == 0:
             return self._of_the_first(after)
         first = self._first.get((after.microbatch, after.phase))
@@ -54,8 +65,8 @@ class Runs:
     def _of_the_first(self, after: After) -> list[PhaseSeen]:
         k, phase, found = after.microbatch, after.phase, after.found
         phases = [self._measured(after, 0)]
-        if k == self._job.case.microbatches - 1:
-            phases += [one for stage in staged(self._job, self._reference, k, found) for one in mutated(stage, phase)]
+        if k == self._job.case.microbatches - 1 or phase == "step":
+            phases += [one for stage in staged(self._job, self._right(0), k, found) for one in mutated(stage, phase)]
         if self._job.case.repeat > 1:
             self._first[k, phase] = after
             for one in found:
@@ -63,7 +74,7 @@ class Runs:
         return phases
 
     def _measured(self, after: After, run: int) -> PhaseSeen:
-        stages = staged(self._job, self._reference, after.microbatch, after.found)
+        stages = staged(self._job, self._right(run), after.microbatch, after.found)
         slots = [slot for stage in stages for buffer in stage.found for slot in measured(stage, buffer)]
         return PhaseSeen(
             repeat=run, microbatch=after.microbatch, phase=after.phase, slots=slots, disturbed=after.disturbed

@@ -26,7 +26,7 @@ EIGHTH = slice(7, None, 8)
 
 def level(
     case: Case,
-    weight: torch.Tensor,
+    weights: Sequence[torch.Tensor],
     x: Sequence[torch.Tensor],
     grad_output: Sequence[torch.Tensor],
     exponents: dict[str, int],
@@ -42,7 +42,7 @@ def level(
     if recipe is None or case.grad_output == "expanded":
         return
     quotient = recipe.scale == "quotient"
-    for name, k, expert, rows in _parts(case, weight, x, grad_output):
+    for name, k, expert, rows in _parts(case, weights, x, grad_output):
         unit = 2.0 ** exponents.get(name, 0)
         # Of one tensor the same in all microbatches, as DelayedScaling keeps the largest.
         digits = name in E4M3_EVERYWHERE or not quotient
@@ -69,11 +69,12 @@ def finest(case: Case, role: Role, scale: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def _parts(
-    case: Case, weight: torch.Tensor, x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]
+    case: Case, weights: Sequence[torch.Tensor], x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]
 ) -> Iterator[tuple[str, int, int, torch.Tensor]]:
     """Tensor, microbatch and expert of each matrix that is quantised by itself, and the matrix."""
-    for expert in range(case.num_gemms):
-        yield "weight", 0, expert, weight[expert]
+    for weight in weights:
+        for expert in range(case.num_gemms):
+            yield "weight", 0, expert, weight[expert]
     for k in range(case.microbatches):
         for name, tensor in (("x", x[k]), ("grad_output", grad_output[k])):
             for expert, rows in enumerate(tensor.split(list(case.splits(k)))):
@@ -86,7 +87,9 @@ def _place(rows: torch.Tensor, at: tuple[int, int], magnitude: float) -> None:
     rows[at] = torch.where(sign == 0, 1, sign) * magnitude
 
 
-def silence(case: Case, weight: torch.Tensor, x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]) -> None:
+def silence(
+    case: Case, weights: Sequence[torch.Tensor], x: Sequence[torch.Tensor], grad_output: Sequence[torch.Tensor]
+) -> None:
     """Make a tensor of an expert zero, whose scale is then no quotient: x, grad_output and a weight, in place.
 
     Each of another expert, those with fewest tokens first. x and grad_output are zero in the last microbatch, and wgrad
@@ -103,7 +106,7 @@ def silence(case: Case, weight: torch.Tensor, x: Sequence[torch.Tensor], grad_ou
         x[last].split(list(tokens))[busy[0]].zero_()
     if len(busy) > 2 and case.grad_output != "expanded" and _earlier(case, busy[1]):
         grad_output[last].split(list(tokens))[busy[1]].zero_()
-    if len(busy) > 3:
+    for weight in weights if len(busy) > 3 else ():
         weight[busy[2]] = 0
 
 

@@ -12,6 +12,7 @@ from gradcheck_cli.compute.faults.scene import Scene
 from gradcheck_cli.compute.found import Found
 from gradcheck_cli.compute.measure import Shown, shown_per_expert
 from gradcheck_cli.compute.reference import Reference, linear
+from gradcheck_cli.records.due import since_step
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Buffer, Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS, rows
@@ -33,7 +34,7 @@ class Stage:
     @property
     def due(self) -> Buffer:
         """The buffer in which the case wants it."""
-        if self.role in WEIGHTS:
+        if "weight" not in self.found and self.role in WEIGHTS:
             return "main_grad" if self.job.case.fuse_wgrad_accumulation else "grad"
         return next(iter(self.found))
 
@@ -53,6 +54,8 @@ class Stage:
             self._right[buffer] = contents(
                 self.job.case, self.reference, rounding, self.role, buffer, self.microbatch, before
             )
+            stood = self.found[buffer].stood
+            self._right[buffer] |= {} if stood is None else {"stood": Content(stood.double())}
         return self._right[buffer]
 
     def shown(self, buffer: Buffer) -> list[Shown]:
@@ -69,9 +72,10 @@ class Stage:
     @cached_property
     def scene(self) -> Scene:
         """What the value faults look at."""
-        operands = linear(self.job.case, self.reference.inputs, self.microbatch, self.role)
+        case, inputs, since = self.job.case, self.reference.inputs, since_step(self.job.case, self.microbatch)
+        operands = linear(case, inputs, self.microbatch, self.role)
         return Scene(
-            case=self.job.case,
+            case=case,
             role=self.role,
             microbatch=self.microbatch,
             x=operands.x,
@@ -81,6 +85,7 @@ class Stage:
             parts=self.steps[-1],
             earlier=self.steps[:-1],
             stored=[held.tensor for held in self.found[self.due].experts],
+            weight_before=linear(case, inputs, since - 1, self.role).weight if since else None,
         )
 
     def _parts(self, k: int) -> list[torch.Tensor]:

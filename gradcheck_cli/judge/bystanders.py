@@ -46,6 +46,9 @@ EXPECTED = {
         "another gradient, so that an optimizer works on them twice or raises",
         "elements of {} share memory",
     ),
+    "gradient in ": Expectation(
+        "expected {} to stay as it was, bit for bit, in a phase that brings no gradient; found it changed", "{} changed"
+    ),
     "output": Expectation(
         "expected the output{} to stay as the forward left it until its backward, bit for bit; found it changed",
         "output{} changed",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import hooks_of, joined, steps_of
+from gradcheck_cli.records.due import hooks_of, joined, stepped_after, steps_of
+from gradcheck_cli.records.sequence import LEAVES, sequence
 
 RECOMPUTED = {
     "reentrant": "torch.utils.checkpoint(use_reentrant=True)",
@@ -19,6 +20,11 @@ DETERMINED = {
     "torch": "torch.use_deterministic_algorithms(True) and CUBLAS_WORKSPACE_CONFIG=:4096:8",
 }
 FILLED = {"zero": "all zero", "large": "a quarter of the largest number of their dtype", "nan": "all NaN"}
+OPTIMIZERS = {"sgd": "torch.optim.SGD", "adamw": "torch.optim.AdamW"}
+MOVED = {
+    "to_dtype": "it is built in fp32, and its parameters have main_grad, before it is brought to its dtype by .to()",
+    "load_state_dict": "it holds other weights, and its parameters have main_grad, before load_state_dict()",
+}
 INFERRED = {"no_grad": "without gradients", "eval": "without gradients, in eval mode"}
 
 
@@ -43,11 +49,19 @@ def called_in_words(case: Case) -> Iterator[str]:
             "microbatches go in pairs of one x, one forward and one output: the backward of each goes through the same "
             "graph, which the first one's retains, and x.grad is taken away in between"
         )
+    if case.moved != "none":
+        yield f"the layer is moved at the beginning: {MOVED[case.moved]}; its parameters stay the same objects"
+    if case.optimizer != "none":
+        yield from _stepped_in_words(case)
     if case.inference != "none":
         yield (
             f"between each forward and its backward another forward is run {INFERRED[case.inference]}, on -x: no "
             "gradient comes from it"
         )
+    yield from _on_the_device(case)
+
+
+def _on_the_device(case: Case) -> Iterator[str]:
     if case.stream != "default":
         yield (
             f"{ASIDE[case.stream]} runs on a CUDA stream of its own, which waits for all before it, and which all "
@@ -58,6 +72,27 @@ def called_in_words(case: Case) -> Iterator[str]:
             f"forward and backward are captured for each list of splits before the first microbatch, by "
             f"{GRAPHED[case.cuda_graph]}, and replayed; main_grad has its prefill when the first begins"
         )
+
+
+def _stepped_in_words(case: Case) -> Iterator[str]:
+    fused = case.fuse_wgrad_accumulation
+    of = "an fp32 master of each weight, which main_grad is the gradient of" if fused else "each weight"
+    ends = [k for k in range(case.microbatches) if stepped_after(case, k)]
+    yield (
+        f"after microbatch {joined(tuple(ends))} {OPTIMIZERS[case.optimizer]} steps {of}: the weight is then what that "
+        "makes of the gradient that was found, bit for bit, a frozen one is as it was, and on integers the weights of "
+        "the next microbatch are written over it"
+    )
+    zeroed = "main_grad is zeroed, and .grad None" if fused else ".grad is None"
+    yield f"after each step {zeroed}: what is said of sums and of a prefill holds from there on without what was before"
+
+
+def order_in_words(case: Case) -> Iterator[str]:
+    """The phases in their order, and what each of them may leave changed."""
+    turns = list(sequence(case))
+    yield f"in this order: {', '.join(f'{turn.phase} {joined(turn.microbatches)}' for turn in turns)}"
+    for phase in dict.fromkeys(turn.phase for turn in turns):
+        yield f"{phase} changes {LEAVES[phase]}"
 
 
 def steps_in_words(case: Case) -> Iterator[str]:

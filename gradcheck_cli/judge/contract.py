@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from gradcheck_cli.judge.called import called_in_words, steps_in_words
+from gradcheck_cli.judge.called import called_in_words, order_in_words, steps_in_words
 from gradcheck_cli.judge.formulas import formulas_of, middle
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import (
     Dummy,
+    anew,
     delivered_in,
     due,
     dummy_of,
@@ -22,6 +23,8 @@ from gradcheck_cli.records.due import (
     is_first,
     overwriting,
     overwriting_at_all,
+    since_step,
+    stepped_after,
     steps_of,
     x_dtype,
 )
@@ -66,7 +69,8 @@ def expected(case: Case) -> list[Expected]:
 
 def _microbatch(case: Case, k: int, *, last: bool) -> Iterator[Expected]:
     """What one microbatch must fill; of a backward's last one the parameters as well."""
-    reached = [any(case.splits(j)[i] for j in range(k + 1)) for i in range(case.num_gemms)]
+    since = since_step(case, k)
+    reached = [any(case.splits(j)[i] for j in range(since, k + 1)) for i in range(case.num_gemms)]
     dtype = LONG_NAMES[case.dtype]
     for i in range(case.num_gemms):
         common: dict[str, Any] = {"expert": i, "microbatch": k, "dtype": dtype, "parameter_dtype": dtype}
@@ -79,6 +83,8 @@ def _microbatch(case: Case, k: int, *, last: bool) -> Iterator[Expected]:
             continue
         if case.delay_wgrad_compute and case.main_grad == "attached":
             yield _held_back(case, common)
+        if stepped_after(case, k):
+            yield _stepped(case, common)
         common |= {"empty": not reached[i], "phase": delivered_in(case)}
         if case.bias:
             n = case.out_features
@@ -119,7 +125,7 @@ def _wgrad(case: Case, role: Role, common: dict[str, Any]) -> Expected:
         empty=not any(case.splits(j)[i] for j in range(where.since, k + 1)),
         buffer=where.buffer,
         dtype=LONG_NAMES[case.main_grad_dtype],
-        content="prefill+sum" if not overwriting_at_all(case) else "written",
+        content="written" if anew(case) else "prefill+sum",
         flag=True if case.grad_added_to_main_grad == "attached" else None,
         dummy=dummy_of(case),
     )
@@ -137,6 +143,12 @@ def _held_back(case: Case, common: dict[str, Any]) -> Expected:
         shape=(case.out_features, case.in_features),
         **common,
     )
+
+
+def _stepped(case: Case, common: dict[str, Any]) -> Expected:
+    """The weight after the step of an optimizer."""
+    held = msgspec.structs.replace(_held_back(case, common), phase="step", buffer="weight")
+    return msgspec.structs.replace(held, dtype=held.parameter_dtype)
 
 
 def _nothing(slot: Expected) -> Expected:
@@ -162,7 +174,7 @@ def in_words(case: Case) -> list[str]:
     said += [line for role in weights_of(case) for line in _wgrad_in_words(case, role, formulas[role])]
     if is_chain(case):
         said.append(f"pgrad: probs.grad, (sum(m_splits),) {dtype}, is {formulas['pgrad']}")
-    return [*said, *_bgrad_in_words(case), *steps_in_words(case), *called_in_words(case)]
+    return [*said, *_bgrad_in_words(case), *steps_in_words(case), *called_in_words(case), *order_in_words(case)]
 
 
 def _bgrad_in_words(case: Case) -> Iterator[str]:

@@ -16,6 +16,7 @@ NAMES = {
     "last": "last microbatch only",
     "first": "first microbatch only",
     "overwritten": "overwritten",
+    "stale weight": "holds the weight of microbatch {}",
     "expert": "holds expert {}",
     "strides": "{} read as if contiguous",
     "transposed": "transposed",

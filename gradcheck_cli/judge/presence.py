@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradcheck_cli.judge.bounds import recognised
+from gradcheck_cli.judge.called import OPTIMIZERS
 from gradcheck_cli.judge.contract import Expected
 from gradcheck_cli.judge.judgement import Judgement
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import frozen
 from gradcheck_cli.records.observation import Buffer, SlotSeen
 from gradcheck_cli.records.roles import WEIGHTS
 from gradcheck_cli.records.verdict import Outcome
@@ -20,6 +22,7 @@ NAMES: dict[Buffer, str] = {
     "grad": ".grad",
     "main_grad": "main_grad",
     "probs.grad": "probs.grad",
+    "weight": "the weight",
 }
 
 
@@ -48,6 +51,22 @@ def early(wanted: Expected, main_grad: SlotSeen) -> Judgement:
         return Judgement(outcome=Outcome.PASSED, why="")
     why = "expected main_grad to stay as it was until backward_dw(), bit for bit; found it written, or gone"
     return Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="before backward_dw")
+
+
+def moved(case: Case, wanted: Expected, weight: SlotSeen) -> Judgement:
+    """What is wrong with a weight after the step of an optimizer, bit for bit; PASSED where nothing is."""
+    held, stood = weight.contents.get(wanted.content), weight.contents.get("stood")
+    if held is not None and held.compared == wanted.elements and not held.differing:
+        return Judgement(outcome=Outcome.PASSED, why="")
+    if frozen(case, wanted.expert):
+        why = "expected the optimizer's step to leave a frozen weight as it was, bit for bit; found it changed"
+        return Judgement(outcome=Outcome.UNEXPECTED, why=why, diagnosis="frozen weight moved")
+    still = stood is not None and not stood.differing
+    found, named = ("it as it was", "weight not moved") if still else ("something else", "weight moved otherwise")
+    expected = f"what {OPTIMIZERS[case.optimizer]} makes of it and of its gradient, bit for bit"
+    return Judgement(
+        outcome=Outcome.PROTOCOL, why=f"expected the weight to be {expected}; found {found}", diagnosis=named
+    )
 
 
 def nothing(case: Case, seen: Buffers) -> Judgement:

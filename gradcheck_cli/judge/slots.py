@@ -6,7 +6,7 @@ from gradcheck_cli.judge.accuracy import accuracy
 from gradcheck_cli.judge.bounds import LAMBDA
 from gradcheck_cli.judge.contract import BEFORE, NOTHING, Expected, expected
 from gradcheck_cli.judge.judgement import Judgement
-from gradcheck_cli.judge.presence import Buffers, absent, early, nothing, protocol
+from gradcheck_cli.judge.presence import Buffers, absent, early, moved, nothing, protocol
 from gradcheck_cli.judge.repeats import runs
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.observation import FILLS, ChannelSeen, Observation, Phase
@@ -60,6 +60,8 @@ def judge_slot(case: Case, wanted: Expected, channel: ChannelSeen, lambda_: floa
         return [_UNSEEN]
     if wanted.content == NOTHING:
         return [nothing(case, seen)]
+    if wanted.phase == "step":
+        return [moved(case, wanted, seen[wanted.buffer])]
     if wanted.content == BEFORE:
         return [early(wanted, seen[wanted.buffer])]
     away = absent(case, wanted, seen)

@@ -18,6 +18,8 @@ _NOT_CAPTURED = {
     "stream": "default",
     "autocast": False,
     "compile": False,
+    "optimizer": "none",
+    "moved": "none",
     "recipe": "none",
 }
 
@@ -27,6 +29,7 @@ _NOT_RETAINED = {
     "delay_wgrad_compute": False,
     "is_first_microbatch": "unset",
     "recompute": "none",
+    "optimizer": "none",
     "recipe": "none",
 }
 

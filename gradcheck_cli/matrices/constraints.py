@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradcheck_cli.matrices.calling_constraints import CALLING
 from gradcheck_cli.matrices.constraint import Constraint
 from gradcheck_cli.matrices.recipe_constraints import RECIPES
+from gradcheck_cli.matrices.step_constraints import STEPS
 from gradcheck_cli.records import splits
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import overwriting_at_all
@@ -85,6 +86,7 @@ CONSTRAINTS = (
     *_CHAIN,
     *RECIPES,
     *CALLING,
+    *STEPS,
     Constraint(
         name="fusion-needs-main-grad",
         why="fused accumulation adds to a main_grad, and there is none; ask for main_grad=attached",

@@ -9,13 +9,14 @@ import msgspec
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.chances import CHANCES
+from gradcheck_cli.records.endings import ENDINGS
 from gradcheck_cli.records.observation import FILLS, ROLES, Fill, Role
 from gradcheck_cli.records.roles import OF_A_CHAIN, WEIGHTS, is_chain
 from gradcheck_cli.records.verdict import Outcome
 
-# value: in a result; delivery: in where it is put and what is said of it; early: in when; unseen: in what the oracle is
-# shown.
-Kind = Literal["value", "delivery", "early", "unseen"]
+# value: in a result; delivery: in where it is put and what is said of it; early: in when; step: in what an optimizer
+# makes of it; unseen: in what the oracle is shown.
+Kind = Literal["value", "delivery", "early", "step", "unseen"]
 
 MODES = ("fast", "all", "none")
 LADDER = (1, 2, 3, 4, 8, 32, 256)
@@ -100,10 +101,11 @@ def delivery(  # noqa: PLR0913  a row of the table
     *,
     fast: tuple[Role, ...] = (),
     fills: tuple[Fill, ...] = FILLS,
+    kind: Kind = "delivery",
 ) -> Fault:
-    """A fault in where a gradient is put."""
+    """A fault in where a gradient is put, or in what an optimizer makes of it."""
     row = value(name, roles, cites, summary, deserves, fast=fast, fills=fills)
-    return msgspec.structs.replace(row, kind="delivery")
+    return msgspec.structs.replace(row, kind=kind)
 
 
 def ladder(roundings: int) -> Fault:
@@ -130,6 +132,7 @@ FAULTS: tuple[Fault, ...] = (
     value("tail_missing", PRODUCTS, "G4", "without the last eighth of the contraction", GONE, fast=("fprop",)),
     value("experts_swapped", ROLES, "K4", "two experts in each other's place", GONE),
     value("other_weight", ROWS, "F4", "computed with another expert's weight", fast=("dgrad",)),
+    value("stale_weight", ROWS, "F7", "computed with the weight before an optimizer's step", fast=ROWS, hidden=ROWS),
     value("rows_rolled", (*PRODUCTS, "pgrad"), "false pass 14", "every row one further", fast=("dgrad",)),
     value("row_repeated", PRODUCTS, "false pass 14", "the last row holds the one before it"),
     value("rows_into_first", ROWS, "I5", "every row stored into the first one"),
@@ -173,6 +176,7 @@ FAULTS: tuple[Fault, ...] = (
     delivery("doubled_before_each", PARAMETERS, "B3", "the buffer doubled before each microbatch", POISONED),
     delivery("accumulated_in_bf16", PARAMETERS, "B7", "rounded to bf16 after each microbatch", WRONG, fills=INTEGERS),
     delivery("not_overwritten", W, "B5", "added to a main_grad that it should have overwritten", WRONG),
+    delivery("requires_grad_lost", W[:1], "A5", "asks for none once it was moved", MISSING, fast=W[:1]),
     delivery("frozen_given", ("dgrad", *OF_A_LAYER), "B9", "in .grad though it is frozen", UNEXPECTED),
     delivery("frozen_main_grad", W[:1], "B9", "in main_grad though it is frozen", UNEXPECTED),
     delivery("dummy_not_zero", W, "B6", "a dummy in .grad that is not zero, under zero_out_wgrad", PROTOCOL),
@@ -181,6 +185,8 @@ FAULTS: tuple[Fault, ...] = (
         name="early", kind="early", roles=W[:1], cites="E7", deserves=UNEXPECTED,
         summary="in main_grad before backward_dw was called",
     ),
+    delivery("weight_not_moved", W[:1], "A9", "no optimizer moves it", PROTOCOL, fast=W[:1], kind="step"),
+    delivery("frozen_weight_moved", W[:1], "B9", "moved though it is frozen", UNEXPECTED, fast=W[:1], kind="step"),
     delivery("other_dtype", PARAMETERS, "E13", "in a buffer of another dtype", PROTOCOL),
     delivery("other_shape", PARAMETERS, "false pass 3", "in a buffer of another shape", PROTOCOL),
     Fault(
@@ -200,31 +206,6 @@ MUTANTS: dict[str, Mutant] = {
     for mutant in (Mutant(fault, role) for role in fault.roles)
     # Of a chain's own gradients there are random data alone.
     if mutant.role not in OF_A_CHAIN or ("normal" in fault.fills and mutant.role not in fault.hidden)
-}
-
-
-class Ending(NamedTuple):
-    """A way in which a case does not come to its end; an api of the provider `faults` as well."""
-
-    summary: str
-    deserves: Outcome
-    needs_cuda: bool = False
-    in_wgrad: bool = False  # where a gradient of its weights is computed, and not in its forward
-
-
-ENDINGS: dict[str, Ending] = {
-    "segfault": Ending("reads address 0", Outcome.CRASHED),
-    "abort": Ending("calls abort()", Outcome.CRASHED),
-    "hang": Ending("never returns", Outcome.TIMED_OUT),
-    "silent_exit": Ending("ends the process with exit code 0, without a word", Outcome.CRASHED),
-    "out_of_memory": Ending("asks for more memory than there is", Outcome.RAISED),
-    "raises": Ending("raises in its forward", Outcome.RAISED),
-    "raises_in_wgrad": Ending("raises where its weights' gradients are computed", Outcome.RAISED, in_wgrad=True),
-    "poisoned_context": Ending(
-        "fails an assertion on the CUDA device, after which no call of the process succeeds",
-        Outcome.RAISED,
-        needs_cuda=True,
-    ),
 }
 
 

@@ -23,6 +23,12 @@ CudaGraph = Annotated[
     Meta(description="forward and backward are captured and replayed: make_graphed_callables of torch, or te's"),
 ]
 Autocast = Annotated[bool, Meta(description="x is fp32, and the forward runs under torch.autocast of the case's dtype")]
+Optimizer = Annotated[
+    Literal["none", "sgd", "adamw"], Meta(description="a step of torch.optim before each forward but the first")
+]
+Moved = Annotated[
+    Literal["none", "to_dtype", "load_state_dict"], Meta(description="of the layer, once: .to(dtype), a state_dict")
+]
 Compile = Annotated[bool, Meta(description="the forward is compiled by torch.compile, with the backend aot_eager")]
 Deterministic = Annotated[
     bool,

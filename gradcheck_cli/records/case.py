@@ -72,6 +72,8 @@ class Case(Record, frozen=True, kw_only=True):
     cuda_graph: called.CudaGraph = "none"
     autocast: called.Autocast = False
     compile: called.Compile = False
+    optimizer: called.Optimizer = "none"
+    moved: called.Moved = "none"
     deterministic: called.Deterministic = False
     repeat: called.Repeat = 1
     dtype: Annotated[DtypeName, Meta(description="of parameters and activations")] = "bf16"

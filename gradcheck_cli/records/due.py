@@ -24,10 +24,11 @@ def due(case: Case, expert: int, microbatch: int) -> Due | None:
     """Where the wgrad of an expert is due once a microbatch is done; None where its weight is frozen."""
     if frozen(case, expert):
         return None
+    zeroed = since_step(case, microbatch)
     if not case.fuse_wgrad_accumulation:
-        return Due("grad", 0, prefill=False)
-    written = [k for k in range(microbatch + 1) if overwrites(case, expert, k)]
-    return Due("main_grad", written[-1] if written else 0, prefill=not written)
+        return Due("grad", zeroed, prefill=False)
+    written = [k for k in range(zeroed, microbatch + 1) if overwrites(case, expert, k)]
+    return Due("main_grad", written[-1] if written else zeroed, prefill=not written and not zeroed)
 
 
 def hooks_of(case: Case) -> int | None:
@@ -45,14 +46,30 @@ def steps_of(case: Case) -> list[tuple[int, ...]]:
     return [tuple(range(k, min(k + each, case.microbatches))) for k in range(0, case.microbatches, each)]
 
 
+def stepped_after(case: Case, microbatch: int) -> bool:
+    """Whether an optimizer takes a step before the microbatch after this one."""
+    ends = [step[-1] for step in steps_of(case)]
+    return case.optimizer != "none" and microbatch in ends[:-1]
+
+
+def since_step(case: Case, microbatch: int) -> int:
+    """The first microbatch whose gradients are still there: those before were zeroed after a step of the optimizer."""
+    return next((k + 1 for k in reversed(range(microbatch)) if stepped_after(case, k)), 0)
+
+
 def joined(step: tuple[int, ...]) -> str:
     """The microbatches of one backward in words: `2 and 3`."""
     return " and ".join(map(str, step))
 
 
 def paired(case: Case, microbatch: int) -> tuple[int, ...]:
-    """The microbatches up to this one whose backward goes through the output of another as well."""
-    return tuple(k for step in steps_of(case) if len(step) > 1 and step[-1] <= microbatch for k in step)
+    """The microbatches up to this one whose backward goes through the output of another as well.
+
+    Counted from the last step of an optimizer.
+    """
+    since = since_step(case, microbatch)
+    both = [k for step in steps_of(case) if len(step) > 1 and since <= step[0] and step[-1] <= microbatch for k in step]
+    return tuple(k - since for k in both)
 
 
 def frozen(case: Case, expert: int) -> bool:
@@ -82,9 +99,19 @@ def overwriting_at_all(case: Case) -> bool:
     return case.overwrite_main_grad != "none" or case.is_first_microbatch != "unset"
 
 
+def anew(case: Case) -> bool:
+    """Whether a main_grad may hold something else than its prefill and all that was added since."""
+    return overwriting_at_all(case) or (case.optimizer != "none" and case.fuse_wgrad_accumulation)
+
+
 def is_first(case: Case, microbatch: int) -> bool | None:
-    """The `is_first_microbatch` of a call; None where it is not given."""
-    return None if case.is_first_microbatch == "unset" else microbatch == 0
+    """The `is_first_microbatch` of a call, True again after each step of an optimizer; None where it is not given."""
+    return None if case.is_first_microbatch == "unset" else microbatch == since_step(case, microbatch)
+
+
+def built_dtype(case: Case) -> DtypeName:
+    """The dtype in which a layer is to be built: what it has before it is moved."""
+    return "fp32" if case.moved == "to_dtype" else case.dtype
 
 
 def delivered_in(case: Case) -> Phase:

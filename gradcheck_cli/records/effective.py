@@ -11,7 +11,7 @@ def asked_of_the_forward(case: Case, phase: Phase) -> tuple[str, ...]:
 
     A forward that is to be run again leaves no graph, which alone would tell: the second one does.
     """
-    if phase == "forward" and case.recompute in ("reentrant", "te"):
+    if phase == "inference" or (phase == "forward" and case.recompute in ("reentrant", "te")):
         return ()
     left_open = {"path": "auto", "recipe": "none", "backward_override": "none"}
     return tuple(name for name, value in left_open.items() if getattr(case, name) != value)

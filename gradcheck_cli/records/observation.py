@@ -9,8 +9,9 @@ from gradcheck_cli.records.base import OBSERVATION_VERSION, Record
 # Of a chain of layers wgrad is that of fc1's weights, wgrad_fc2 of fc2's, and pgrad of the probabilities between them.
 Role = Literal["fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad"]
 ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad")
-Buffer = Literal["output", "input.grad", "grad", "main_grad", "probs.grad"]
-Phase = Literal["forward", "backward", "backward_dw"]
+# `weight` is no gradient: it is what a step of an optimizer makes of one.
+Buffer = Literal["output", "input.grad", "grad", "main_grad", "probs.grad", "weight"]
+Phase = Literal["forward", "inference", "backward", "backward_dw", "step"]
 Fill = Literal["exact", "range", "normal"]
 # What a fill is called in words.
 DATA = {"exact": "exact data", "range": "range data", "normal": "random data"}

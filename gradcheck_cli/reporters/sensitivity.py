@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.dtype import FORMATS
+from gradcheck_cli.records.endings import ENDINGS
 from gradcheck_cli.records.observation import DATA, FILLS, Fill
 from gradcheck_cli.records.sensitivity import Ended, Seen, Sensitivity, Smallest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradcheck_cli.records.case import DEFAULTS
 from gradcheck_cli.records.roles import is_chain, roles_of
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reproduce import driving, flags, presence, right
@@ -10,6 +11,13 @@ from gradcheck_cli.reproduce.making import DTYPES, Making
 from gradcheck_cli.reproduce.wanted import FAULT, LARGE, MOST_LINES, SMALL, Unscriptable, Wanted
 
 STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dtype}, largest {t.abs().max():.4g}"'
+
+# Axes -> what they ask for.
+UNWRITTEN = {
+    ("stream", "cuda_graph"): "streams and graphs",
+    ("retain_graph",): "graphs that are retained",
+    ("optimizer", "moved"): "the steps of an optimizer, .to() and load_state_dict()",
+}
 
 HEADER = 4  # lines at most, which stand above
 
@@ -47,14 +55,13 @@ def body(wanted: Wanted, making: Making) -> list[str]:
 
 
 def _scriptable(wanted: Wanted) -> None:
-    """Unscriptable where it takes luck, or what no few lines do."""
-    case, failure = wanted.case, wanted.failure
-    if failure.outcome is Outcome.NONDETERMINISTIC:
-        raise Unscriptable(
-            f"{failure}: it takes luck, and a script must fail each time; `gradcheck run --case '{case}'` counts again"
-        )
-    if case.stream != "default" or case.cuda_graph != "none" or case.retain_graph:
-        raise Unscriptable(f"{failure}: streams, graphs and retained graphs are not written into a few lines yet")
+    """Unscriptable where it takes luck, or what no script does yet."""
+    if wanted.failure.outcome is Outcome.NONDETERMINISTIC:
+        again = f"`gradcheck run --case '{wanted.case}'` counts again"
+        raise Unscriptable(f"{wanted.failure}: it takes luck, and a script must fail each time; {again}")
+    for axes, what in UNWRITTEN.items():
+        if any(getattr(wanted.case, axis) != DEFAULTS[axis] for axis in axes):
+            raise Unscriptable(f"{wanted.failure}: {what} are not written into a few lines yet")
 
 
 def _lines(wanted: Wanted, making: Making, *, tells_all: bool) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from gradcheck_cli.reproduce.execute import shows
 from gradcheck_cli.reproduce.wanted import MOST_LINES, Data, Unscriptable, kinds
 
 TIMES = 3
+_PARSING = Lock()  # up to Python 3.12 two threads must not parse at once (python/cpython issue 106905)
 # Axis -> what to look at instead, one axis at a time, until a case passes: of what is seldom used its default.
 OTHERWISE: dict[str, tuple[object, ...]] = {
     "input_layout": ("contiguous",),
@@ -129,7 +131,8 @@ def _headed(tried: Scripted, headers: Headers) -> Scripted:
 def _below(text: str, ran: str) -> bool:
     """Whether Python reads a file of this text as what was run, below one docstring."""
     try:
-        told, body = ast.parse(text.encode()), ast.parse(ran.encode())
+        with _PARSING:
+            told, body = ast.parse(text.encode()), ast.parse(ran.encode())
     except (SyntaxError, ValueError):
         return False
     below = [ast.dump(one) for one in told.body[1:]]

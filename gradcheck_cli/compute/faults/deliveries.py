@@ -32,6 +32,7 @@ class Delivered:
     on_top: bool = True
     frozen: bool = False
     paired: tuple[int, ...] = ()  # of the steps those of tied weights that share a backward with another
+    moved: bool = False  # whether the parameter was moved, or stepped by an optimizer
     dummy: str = "any"  # what `.grad` may hold beside a fused main_grad: any, zero, none
 
     @property
@@ -146,6 +147,14 @@ def not_overwritten(right: Delivered) -> Delivered:
     return right.plus([right.prefill]) if right.fused and right.prefill is not None and not right.on_top else right
 
 
+def requires_grad_lost(right: Delivered) -> Delivered:
+    """Nothing at all for what was moved."""
+    if not right.moved or right.frozen:
+        return right
+    lost = replace(right, grad=None, hooks=right.hooks and 0, flag=right.flag and False)
+    return replace(lost, main_grad=right.prefill) if right.fused else lost
+
+
 def frozen_given(right: Delivered) -> Delivered:
     """The gradient of what asks for none."""
     if not right.frozen or not right.told:
@@ -229,6 +238,7 @@ DELIVERIES: dict[str, Deliver] = {
     "use_lost": use_lost,
     "prefill_lost": prefill_lost,
     "not_overwritten": not_overwritten,
+    "requires_grad_lost": requires_grad_lost,
     "frozen_given": frozen_given,
     "frozen_main_grad": frozen_main_grad,
     "dummy_not_zero": dummy("zero", 1.0),

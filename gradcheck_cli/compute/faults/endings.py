@@ -11,8 +11,8 @@ import torch
 
 from gradcheck_cli.compute.faults.gates import gate
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
-from gradcheck_cli.records.battery import ENDINGS
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.endings import ENDINGS
 
 MUCH = 1 << 60  # bytes
 

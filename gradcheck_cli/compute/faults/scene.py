@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import frozen
+from gradcheck_cli.records.due import frozen, since_step
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.roles import BY_TOKEN, WEIGHTS
 from gradcheck_cli.records.splits import rows_of
@@ -21,7 +21,8 @@ class Scene:
     """One role of one microbatch, and all that it is computed from: the operands of its layer.
 
     `parts` and each of `earlier` are the right contributions of a microbatch, fp64, one for each expert: (T_i, N) of
-    fprop, (T_i, K) of dgrad, (N, K) of wgrad, (N,) of bgrad. `stored` is what lies in the buffer, in its own dtype.
+    fprop, (T_i, K) of dgrad, (N, K) of wgrad, (N,) of bgrad. `stored` is what lies in the buffer, in its own dtype, and
+    `weight_before` the weight before the last step of an optimizer.
     """
 
     case: Case
@@ -34,6 +35,7 @@ class Scene:
     parts: Sequence[torch.Tensor]
     earlier: Sequence[Sequence[torch.Tensor]]
     stored: Sequence[torch.Tensor | None]
+    weight_before: torch.Tensor | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -41,8 +43,9 @@ class Scene:
         return self.case.splits(self.microbatch)
 
     def so_far(self, expert: int) -> torch.Tensor:
-        """The right result of an expert after this microbatch, fp64: of a parameter the sum of all microbatches yet."""
-        steps = [*self.earlier, self.parts] if self.role not in BY_TOKEN else [self.parts]
+        """The right result of an expert after this microbatch, fp64: of a parameter the sum of all since a step."""
+        held = self.microbatch - since_step(self.case, self.microbatch)
+        steps = [*self.earlier[len(self.earlier) - held :], self.parts] if self.role not in BY_TOKEN else [self.parts]
         return torch.stack([step[expert] for step in steps]).sum(0)
 
     def rows(self, expert: int) -> tuple[torch.Tensor, torch.Tensor]:

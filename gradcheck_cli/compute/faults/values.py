@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -128,6 +128,15 @@ def of_another_weight(at: At) -> torch.Tensor:
     return at.part + a @ (at.scene.factors(at.other)[1] - b)
 
 
+def of_the_weight_before(at: At) -> torch.Tensor:
+    """The weight before the last step of an optimizer in the product; the right one where none was taken."""
+    before = at.scene.weight_before
+    if before is None:
+        return at.part
+    a, b = at.scene.factors(at.expert)
+    return at.part + a @ (replace(at.scene, weight=before).factors(at.expert)[1] - b)
+
+
 def last_row_repeated(at: At) -> torch.Tensor:
     """The last row as the one before it."""
     at.part[-1] = at.part[max(0, len(at.part) - 2)]
@@ -197,6 +206,7 @@ VALUES: dict[str, Value] = {
     "tail_missing": Value(without_the_tail),
     "experts_swapped": Value(swapped, "pair"),
     "other_weight": Value(of_another_weight),
+    "stale_weight": Value(of_the_weight_before, "pair"),
     "rows_rolled": Value(lambda at: at.part.roll(1, 0)),
     "row_repeated": Value(last_row_repeated),
     "rows_into_first": Value(into_the_first_row),

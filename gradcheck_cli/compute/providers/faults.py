@@ -13,11 +13,12 @@ from gradcheck_cli.compute.faults.endings import END, EndingLayer
 from gradcheck_cli.compute.faults.gates import gate
 from gradcheck_cli.compute.faults.scene import Scene
 from gradcheck_cli.compute.faults.values import VALUES
+from gradcheck_cli.compute.faults.weights import kept_apart, leave, multiplied, spoil
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.compute.providers.torch_loop import LoopLayer
 from gradcheck_cli.records.battery import MUTANTS
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import due, dummy_of, paired, steps_of
+from gradcheck_cli.records.due import due, dummy_of, paired, since_step, steps_of
 from gradcheck_cli.records.observation import Role
 
 
@@ -73,14 +74,13 @@ class FaultLayer(LoopLayer):
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
         self._spoil_hooks()
-        for i in self.held:  # a buffer of another shape or dtype cannot be added to
-            (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
+        spoil(self.mutant.fault.name, self.case, self._weights, len(self.uses))
         used = self.used()
         weight = used[0] if self.packed else torch.stack(used)
-        use = Use(len(self.uses), x, weight.detach())
+        use = Use(len(self.uses), x, multiplied(used, self._weights))
         if torch.is_grad_enabled():  # what is run without a graph is no microbatch, or one that is yet to be run again
             self.uses.append(use)
-        weights = gate(weight, lambda wgrad: self._kept(use, "wgrad", wgrad)).unbind()
+        weights = gate(weight, lambda wgrad: self._kept(use, "wgrad", wgrad), use.w).unbind()
         biases: Any = [None] * self.experts
         if len(self._biases):
             bias = torch.stack(self.bias_of_each())
@@ -90,6 +90,11 @@ class FaultLayer(LoopLayer):
         output = torch.cat(y)
         whole = gate(output, lambda g: self._keep_grad_output(use, g), self._altered(use, "fprop", output.detach()))
         return torch.nn.functional.pad(whole, (0, 0, 0, len(x) - sum(m_splits)))
+
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Copy weight (G, N, K) and bias (G, N) into the parameters, and what the fault keeps of them apart."""
+        super().load(weight, bias)
+        kept_apart(self.mutant.fault.name, self.case, self._weights)
 
     def backward_dw(self) -> None:
         """Nothing is left open by a layer that delivered early."""
@@ -113,6 +118,7 @@ class FaultLayer(LoopLayer):
             parts=[part.double() for part in stored],
             earlier=self.earlier,
             stored=stored,
+            weight_before=self.uses[since - 1].w if (since := since_step(self.case, use.microbatch)) else None,
         )
         altered = VALUES[self.mutant.fault.name].altered(scene)
         self.earlier = [*self.earlier, list(scene.parts)]
@@ -129,7 +135,9 @@ class FaultLayer(LoopLayer):
 
     def _keep_grad_output(self, use: Use, g: torch.Tensor) -> torch.Tensor:
         use.g = g
-        if self.mutant.fault.name.startswith("frozen"):
+        for i in self.held:  # a buffer of another shape or dtype cannot be added to
+            (self._weights if self.mutant.role == "wgrad" else self._biases)[i].grad = None
+        if self.mutant.fault.name.startswith("frozen") and self.mutant.fault.kind == "delivery":
             self._give_what_is_frozen(use)
         return g
 
@@ -179,6 +187,8 @@ class FaultLayer(LoopLayer):
         last = len(self.uses) - 1
         now = next(step for step in steps_of(self.case) if last in step)
         steps = [self.uses[k].step if packed else self.uses[k].step[i] for k in now]
+        if since_step(self.case, last) in now:  # what was held before was zeroed
+            self.held.pop(i, None)
         own = self.held.setdefault(i, Held())
         attached: torch.Tensor | None = getattr(parameter, "main_grad", None) if weight else None
         if own.prefill is None and attached is not None:
@@ -206,27 +216,10 @@ class FaultLayer(LoopLayer):
                 on_top=where is None or where.prefill,
                 dummy=dummy_of(self.case),
                 paired=paired(self.case, last),
+                moved=(self.case.optimizer, self.case.moved) != ("none", "none"),
             )
         )
         leave(parameter, given)
-
-
-def leave(parameter: torch.Tensor, given: Delivered) -> None:
-    """Put a delivery onto a parameter, also one that autograd would not have put there."""
-    parameter.grad = None
-    if given.grad is not None:
-        parameter.grad = torch.zeros_like(parameter)
-        parameter.grad.data = given.grad.clone()
-    if given.flag is not None:
-        parameter.grad_added_to_main_grad = given.flag  # type: ignore[attr-defined]
-    attached: torch.Tensor | None = getattr(parameter, "main_grad", None)
-    if attached is None:
-        return
-    main_grad = given.main_grad
-    if main_grad is None or given.replaced or (main_grad.shape, main_grad.dtype) != (attached.shape, attached.dtype):
-        parameter.main_grad = None if main_grad is None else main_grad.clone()  # type: ignore[attr-defined]
-    else:
-        attached.copy_(main_grad)
 
 
 def build(case: Case, device: torch.device) -> LoopLayer:

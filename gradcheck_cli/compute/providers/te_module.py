@@ -16,7 +16,7 @@ from gradcheck_cli.compute.providers.te_parameters import TEParameters
 from gradcheck_cli.compute.providers.te_recipe import Quantised
 from gradcheck_cli.compute.providers.te_taken import path_taken
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import is_first
+from gradcheck_cli.records.due import built_dtype, is_first
 
 # The only switch of the native path in 2.17 and 2.18, read at every forward; from 2.19 on an argument instead.
 SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
@@ -44,7 +44,7 @@ class ModuleLayer(TEParameters):
                 in_features=case.in_features,
                 out_features=case.out_features,
                 bias=case.bias,
-                params_dtype=DTYPES[case.dtype],
+                params_dtype=DTYPES[built_dtype(case)],
                 device=device,
                 fuse_wgrad_accumulation=case.fuse_wgrad_accumulation,
                 **options,

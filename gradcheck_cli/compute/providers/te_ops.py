@@ -12,6 +12,7 @@ from gradcheck_cli.compute.providers.te_parameters import TEParameters
 from gradcheck_cli.compute.providers.te_recipe import Quantised
 from gradcheck_cli.compute.providers.te_taken import path_taken
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.due import built_dtype
 
 
 class OpLayer(TEParameters):
@@ -28,7 +29,7 @@ class OpLayer(TEParameters):
                 case.out_features,
                 bias=case.bias,
                 device=device,
-                dtype=DTYPES[case.dtype],
+                dtype=DTYPES[built_dtype(case)],
                 accumulate_into_main_grad=case.fuse_wgrad_accumulation,
                 **options,
             )

@@ -52,6 +52,19 @@ class TEParameters:
         """Go to training, or to evaluation."""
         return self.layer.train(mode)
 
+    def to(self, dtype: torch.dtype) -> object:
+        """Bring all parameters to a dtype."""
+        return self.layer.to(dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All parameters by their names, and what Transformer Engine keeps besides."""
+        state: dict[str, Any] = self.layer.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Take the values of all parameters from a `state_dict()`."""
+        return self.layer.load_state_dict(state_dict)
+
     def checkpoint(self, call: Any, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """te.checkpoint, which asks when it is called whether a recipe is in force, and then keeps its scales."""
         module: Any = transformer_engine.pytorch

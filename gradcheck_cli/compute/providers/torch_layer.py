@@ -9,7 +9,7 @@ import torch
 
 from gradcheck_cli.compute.provider import DTYPES
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.due import is_first
+from gradcheck_cli.records.due import built_dtype, is_first
 
 
 class TorchLayer(torch.nn.Module):
@@ -18,13 +18,13 @@ class TorchLayer(torch.nn.Module):
     def __init__(self, case: Case, device: torch.device) -> None:
         super().__init__()
         experts, rows, columns = case.num_gemms, case.out_features, case.in_features
-        self.experts = experts
+        self.experts, dtype = experts, DTYPES[built_dtype(case)]
         shapes: list[tuple[int, ...]] = [(rows, columns)] * experts
         if case.single_grouped_weight:
             shapes = [(experts, rows, columns)]
 
         def parameters(sizes: list[tuple[int, ...]]) -> torch.nn.ParameterList:
-            return torch.nn.ParameterList(torch.empty(size, dtype=DTYPES[case.dtype], device=device) for size in sizes)
+            return torch.nn.ParameterList(torch.empty(size, dtype=dtype, device=device) for size in sizes)
 
         self._weights = parameters(shapes)
         biases: list[tuple[int, ...]] = [(experts, rows)] if case.single_grouped_bias else [(rows,)] * experts
