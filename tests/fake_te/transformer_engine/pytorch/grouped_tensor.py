@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from transformer_engine.pytorch.quantization import STATE, kept
+from transformer_engine.pytorch.quantization import FAULT, STATE, kept, matrix
 
 _FORBIDDEN = ("view", "reshape", "select", "split", "chunk", "unbind", "cat", "stack", "narrow", "__getitem__")
 
@@ -67,9 +67,34 @@ def packed(experts: int, rows: int, columns: int, dtype: torch.dtype, device: An
         )
     data = torch.zeros(experts, rows, columns, dtype=dtype, device=device)
     parameter: Any = torch.nn.Parameter(data.as_subclass(GroupedTensor))
+    placed_in(parameter, data.clone() if FAULT == "storage apart" else data)
+    return parameter
+
+
+def placed_in(parameter: Any, data: torch.Tensor) -> None:
+    """Have the elements of a packed parameter in this memory (G, N, K)."""
     parameter.rowwise_data = data.view(-1)
     parameter.quantized_tensors = list(data)
-    return parameter
+
+
+class Layer(torch.nn.Module):
+    """What the module and the op have in common: what becomes of their weights when they are moved."""
+
+    def _apply(self, *given: Any, **named: Any) -> Any:
+        super()._apply(*given, **named)  # type: ignore[no-untyped-call]
+        for parameter in self.parameters():
+            if isinstance(parameter, GroupedTensor):
+                placed_in(parameter, parameter.data.as_subclass(torch.Tensor))
+            parameter.requires_grad &= FAULT != "frozen when moved"
+        return self
+
+    def _multiplied(self, members: list[Any]) -> list[torch.Tensor]:
+        """The weights of a forward: those of the first, where they are cached and nobody asks whether they moved."""
+        if FAULT != "weight cached":
+            return [matrix(member) for member in members]
+        if not hasattr(self, "_cached"):
+            self._cached = [matrix(member).clone() for member in members]
+        return self._cached
 
 
 def split(parameter: Any) -> list[Any]:

@@ -9,13 +9,13 @@ import torch
 
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
-from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import matrix, notes, quantiser_of, spoil
+from transformer_engine.pytorch.grouped_tensor import Layer, one_weight, packed, split
+from transformer_engine.pytorch.quantization import notes, quantiser_of, spoil
 
 _SWITCH = "NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM"
 
 
-class _Module(torch.nn.Module):
+class _Module(Layer):
     """What all versions share. Keywords only: positions differ between versions."""
 
     NOTE = "use_grouped_tensor_path"
@@ -42,7 +42,7 @@ class _Module(torch.nn.Module):
         call = Call(
             splits=splits,
             members=self._members(),
-            weights=[matrix(weight) for weight in self._members()],
+            weights=self._multiplied(self._members()),
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self.fuse_wgrad_accumulation,

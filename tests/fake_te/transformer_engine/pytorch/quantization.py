@@ -1,6 +1,6 @@
 """What is quantised in the stand-in? Weights that are kept so, and operands as plain torch does it.
 
-FAKE_TE_FAULT names what goes wrong with weights that are kept quantised.
+FAKE_TE_FAULT names what goes wrong with weights that are kept quantised, cached, packed or moved.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ import torch
 
 from transformer_engine.pytorch import gates
 from transformer_engine.pytorch.gemm import Call, GroupedGemm
-from transformer_engine.pytorch.grouped_tensor import one_weight, packed, split
-from transformer_engine.pytorch.quantization import matrix, notes, quantiser_of
+from transformer_engine.pytorch.grouped_tensor import Layer, one_weight, packed, split
+from transformer_engine.pytorch.quantization import notes, quantiser_of
 
 __all__ = ["GroupedLinear", "ScaledSwiGLU", "Sequential"]
 
 
-class GroupedLinear(torch.nn.Module):
+class GroupedLinear(Layer):
     """Chooses its path by itself; its packed weight gets its wgrad in all versions."""
 
     def __init__(  # noqa: PLR0913
@@ -63,7 +63,7 @@ class GroupedLinear(torch.nn.Module):
         call = Call(
             splits=split_sizes.tolist(),
             members=members,
-            weights=[matrix(member) for member in members],
+            weights=self._multiplied(members),
             biases=[bias.detach() for bias in biases],
             owners=owners,
             fused=self._accumulate_into_main_grad,
