@@ -38,7 +38,8 @@ RIGHT = [
     f"{LOOP}:optimizer=sgd:fuse_wgrad=1:frozen_weights=last:microbatches=3",
     f"{LOOP}:optimizer=sgd:single_grouped_weight=1:recompute=reentrant:inference=eval",
     f"{LOOP}:optimizer=adamw:autocast=1:moved=load_state_dict:single_grouped_weight=1:fuse_wgrad=1",
-    f"{LOOP}:moved=to_dtype:fuse_wgrad=1",
+    f"{LOOP}:optimizer=sgd:repeat=3:deterministic=1",
+    f"{LOOP}:moved=to_dtype:fuse_wgrad=1:compile=1",
     f"{LOOP}:moved=to_dtype:dtype=fp16:single_grouped_weight=1:delay_wgrad_compute=1",
     f"{LOOP}:moved=load_state_dict:frozen_weights=last:single_grouped_bias=1",
     *(
@@ -257,6 +258,7 @@ EXCLUDED = {
     "torch:api=op_mlp:optimizer=sgd": "chain-is-not-moved",
     "torch:api=op_mlp:moved=load_state_dict": "chain-is-not-moved",
     f"{LOOP}:cuda_graph=torch:optimizer=sgd": "captured-alone",
+    f"{LOOP}:retain_graph=1:optimizer=sgd": "retained-alone",
 }
 
 

@@ -27,7 +27,8 @@ Optimizer = Annotated[
     Literal["none", "sgd", "adamw"], Meta(description="a step of torch.optim before each forward but the first")
 ]
 Moved = Annotated[
-    Literal["none", "to_dtype", "load_state_dict"], Meta(description="of the layer, once: .to(dtype), a state_dict")
+    Literal["none", "to_dtype", "load_state_dict"],
+    Meta(description="what becomes of the layer before the first microbatch: .to() from fp32, a state_dict loaded"),
 ]
 Compile = Annotated[bool, Meta(description="the forward is compiled by torch.compile, with the backend aot_eager")]
 Deterministic = Annotated[
