@@ -12,7 +12,7 @@ STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
-.PHONY: run test lint format schemas covers record setup clean
+.PHONY: run test lint format schemas covers record fuzz setup clean
 
 run: $(STAMP)
 	$(BIN)/gradcheck run --provider torch $(ARGS)
@@ -44,6 +44,10 @@ covers: $(STAMP)
 # After a change of cases/bugs: the table of public reports.
 record: $(STAMP)
 	$(BIN)/python -m gradcheck_cli.matrices.public_record
+
+# Hostile input of every kind, a quarter of an hour of it: `make fuzz ARGS="400000 7"` for more of another seed.
+fuzz: $(STAMP)
+	$(BIN)/python benchmarks/fuzz.py $(ARGS)
 
 setup: $(STAMP)
 

@@ -16,6 +16,7 @@ from gradcheck_cli import __version__
 from gradcheck_cli.commands import finished, known, reproduction, running
 from gradcheck_cli.commands.options import VersionOption
 from gradcheck_cli.errors import GradcheckError, HarnessError
+from gradcheck_cli.reporters.plain_text import printable
 
 app = typer.Typer(
     name="gradcheck",
@@ -60,11 +61,11 @@ def main() -> None:
     try:
         app(prog_name="gradcheck")
     except GradcheckError as error:
-        typer.echo(f"gradcheck: {error}", err=True)
+        typer.echo(f"gradcheck: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         # Files answer for themselves; what is left is standard output, and a machine out of processes or files.
-        typer.echo(f"gradcheck: expected to go on, the system said: {error}", err=True)
+        typer.echo(f"gradcheck: expected to go on, the system said: {printable(str(error))}", err=True)
         sys.exit(HarnessError.exit_code)
     except Exception:  # noqa: BLE001  whatever it is, exit code 1 would call it a finding
         traceback.print_exc()

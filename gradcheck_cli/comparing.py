@@ -9,13 +9,15 @@ from pathlib import Path
 from gradcheck_cli.errors import NothingSelected, UsageError
 from gradcheck_cli.judge.difference import difference
 from gradcheck_cli.records.case import NAME
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.splits import END
 from gradcheck_cli.reporters import difference as told
 from gradcheck_cli.reporters.console import open_console, require_printed
 from gradcheck_cli.reporters.read import read
 
 Layer = tuple[str, str]
-_NAME = NAME.strip("^$")
+_NAME = NAME.removeprefix("^").removesuffix(END)
 _LAYERS = re.compile(rf"({_NAME}):({_NAME})=({_NAME}):({_NAME})")
 
 
@@ -42,7 +44,8 @@ def layers(texts: Sequence[str], old: Report, new: Report) -> dict[Layer, Layer]
         found = _LAYERS.fullmatch(text)
         if not found:
             raise UsageError(
-                f"--provider-map {text}: expected OLD=NEW with a provider and an API each, as in te:op=torch:grouped_mm"
+                f"--provider-map {shortened(text)}: expected OLD=NEW with a provider and an API each, "
+                f"as in te:op=torch:grouped_mm"
             )
         was, now = (found[1], found[2]), (found[3], found[4])
         _require(was, old, f"--provider-map {text}: the old run")

@@ -24,6 +24,7 @@ import msgspec
 from gradcheck_cli import plugins
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.case import ALIASES, AXES, Case
+from gradcheck_cli.records.excerpt import shortened
 
 Predicate = Callable[[Case], bool]
 
@@ -47,6 +48,7 @@ _TOKEN = re.compile(
 )
 # Keeps the recursive descent, and the predicate it builds, far from the interpreter's own limit.
 _DEEPEST = 50
+_SHOWN = 200  # of the source, before and behind the place that a message is about
 
 
 def compile_expression(text: str) -> Predicate:
@@ -200,12 +202,15 @@ class _Parser:
             self._fail(what)
 
     def _fail(self, expected: str, *, known: bool = False) -> NoReturn:
-        found = repr(self._token.text) if self._token.text else "the end"
+        found = shortened(repr(self._token.text)) if self._token.text else "the end"
         axes = f"; the axes are: {', '.join((*AXES, *ALIASES))}" if known else ""
         raise self._error(f"expected {expected}, found {found}{axes}", self._token.at)
 
     def _error(self, why: str, at: int) -> UsageError:
-        return UsageError(f"-k: {why}\n    {self._source}\n    {' ' * at}^")
+        begin = max(0, at - _SHOWN)
+        head, tail = "... " * (begin > 0), " ..." * (at + _SHOWN < len(self._source))
+        line = f"{head}{self._source[begin : at + _SHOWN]}{tail}"
+        return UsageError(f"-k: {why}\n    {line}\n    {' ' * (len(head) + at - begin)}^")
 
 
 def _ordered(name: str) -> bool:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from gradcheck_cli import paths, toml_file
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.expression import compile_expression
 from gradcheck_cli.matrices import matrix
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.failure import named, worded
 from gradcheck_cli.records.known import CPU, VERSIONED, KnownFailure
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.verdict import Outcome
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SHIPPED = "known"
 TO_FILL_IN = "TODO"  # what a proposal leaves to whoever takes it
@@ -43,20 +39,17 @@ def locate(name_or_path: str) -> Path:
 def load(name_or_path: str) -> list[KnownFailure]:
     """The entries of a known file; UsageError says what is wrong in it, and on which line."""
     path = locate(name_or_path)
-    if not path.is_file():
+    if not paths.is_file(path):
         raise UsageError(
-            f"unknown known file {name_or_path!r}: expected {SHIPPED}, which is shipped, or the path of a TOML file"
+            f"unknown known file {shortened(repr(name_or_path))}: expected {SHIPPED}, which is shipped, "
+            f"or the path of a TOML file"
         )
     return parse(read(path), shown(path))
 
 
 def read(path: Path) -> str:
     """The text of a known file, line ends as they are."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: expected a TOML file in UTF-8, found: {error}") from None
+    return toml_file.read(path)
 
 
 def shown(path: Path) -> str:
@@ -76,17 +69,15 @@ class _KnownFile:
         self._name = name
         self._lines = text.split("\n")
         self._heads = [at for at, line in enumerate(self._lines) if HEADER.match(line)]
-        try:
-            self._document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            where = str(error).replace("at end of document", f"at its end, line {len(text.splitlines())}")
-            raise UsageError(f"{name} is not TOML: {where}") from None
+        self._document = toml_file.document(text, name)
 
     def entries(self) -> list[KnownFailure]:
         """Every entry, checked, and none of them twice."""
         for key in self._document:
             if key not in ("description", "known"):
-                raise self._wrong(f"unknown key {key!r}: expected description, or entries under [[known]]", key)
+                raise self._wrong(
+                    f"unknown key {shortened(repr(key))}: expected description, or entries under [[known]]", key
+                )
         tables = self._document.get("known", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self._wrong("expected entries under [[known]], in double brackets", "known")
@@ -101,7 +92,9 @@ class _KnownFile:
     def _entry(self, number: int, table: dict[str, Any]) -> KnownFailure:
         for key in table:
             if key not in _KEYS:
-                raise self._wrong(f"unknown key {key!r}: expected one of {', '.join(_KEYS)}", key, number)
+                raise self._wrong(
+                    f"unknown key {shortened(repr(key))}: expected one of {', '.join(_KEYS)}", key, number
+                )
         for key in _NEEDED:
             if key not in table:
                 raise self._wrong(f"{key} is missing: an entry needs {', '.join(_NEEDED)}", "", number)
@@ -131,13 +124,13 @@ class _KnownFile:
             why = f"{key} is still {TO_FILL_IN}: expected {_TO_FILL_IN_WITH[key]}"
             raise self._wrong(why, key, number)
         if not isinstance(value, str) or not value.strip():
-            found = f"{value!r}" if value else "an empty one"
+            found = shortened(repr(value)) if value else "an empty one"
             raise self._wrong(f"{key}: expected a text in quotes, found {found}", key, number)
         return value.strip()
 
     def _one_of(self, key: str, value: str, allowed: Any, number: int) -> Any:
         if value not in allowed:
-            raise self._wrong(f"{key} = {value!r}: expected one of {', '.join(allowed)}", key, number)
+            raise self._wrong(f"{key} = {shortened(repr(value))}: expected one of {', '.join(allowed)}", key, number)
         return value
 
     def _compiles(self, expression: str, number: int) -> None:
@@ -148,26 +141,29 @@ class _KnownFile:
 
     def _versions(self, value: Any, number: int) -> dict[str, str]:
         if not isinstance(value, dict):
-            why = f'versions: expected a table such as {{ torch = ">=2.11" }}, found {value!r}'
+            why = f'versions: expected a table such as {{ torch = ">=2.11" }}, found {shortened(repr(value))}'
             raise self._wrong(why, "versions", number)
         for name, specifier in value.items():
             if name not in VERSIONED:
-                raise self._wrong(f"versions of {name!r}: expected {', '.join(VERSIONED)}", name, number)
+                raise self._wrong(f"versions of {shortened(repr(name))}: expected {', '.join(VERSIONED)}", name, number)
             if not isinstance(specifier, str) or not _is_specifier(specifier):
-                why = f"versions of {name}: expected a specifier such as '>=2.17,<2.18' (PEP 440), found {specifier!r}"
+                found = shortened(repr(specifier))
+                why = f"versions of {name}: expected a specifier such as '>=2.17,<2.18' (PEP 440), found {found}"
                 raise self._wrong(why, name, number)
         return dict(value)
 
     def _architecture(self, value: Any, number: int) -> list[str]:
         listed = value if isinstance(value, list) else [None]
         if not all(isinstance(one, str) and re.fullmatch(rf"sm\d{{2,3}}|{CPU}", one) for one in listed):
-            why = f'architecture: expected a list such as ["sm90", "sm100"], or ["{CPU}"], found {value!r}'
+            why = (
+                f'architecture: expected a list such as ["sm90", "sm100"], or ["{CPU}"], found {shortened(repr(value))}'
+            )
             raise self._wrong(why, "architecture", number)
         return list(listed)
 
     def _date(self, value: Any, number: int) -> date:
         if not isinstance(value, date) or isinstance(value, datetime):
-            why = f"expires: expected a day such as 2027-06-30, without quotes, found {value!r}"
+            why = f"expires: expected a day such as 2027-06-30, without quotes, found {shortened(repr(value))}"
             raise self._wrong(why, "expires", number)
         return value
 

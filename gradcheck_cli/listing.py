@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,24 +11,28 @@ from gradcheck_cli import installed, plugins, selection, unpacked
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import contract as delivery
 from gradcheck_cli.matrices import matrix
+from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.excerpt import shortened
 
 
-def cases(asked: selection.Asked, te: Sequence[Path], *, excluded: bool) -> list[str]:
+def cases(asked: selection.Asked, te: Sequence[Path], *, excluded: bool) -> Iterator[str]:
     """The ids of a selection, one a line; with `excluded` also those left out, with constraint and reason.
 
     They are the same under every version: whether there is one decides what --provider auto means.
     """
-    selected = selection.select(msgspec.structs.replace(asked, te=next(iter(unpacked.every(te)), None)))
-    lines = [str(case) for case in selected.cases]
+    asked = msgspec.structs.replace(asked, te=next(iter(unpacked.every(te)), None))
+    yield from (str(point) for point in selection.each(asked) if isinstance(point, Case))
     if excluded:
-        lines += [f"{point.case}  EXCLUDED {point.constraint}: {point.why}" for point in selected.excluded]
-    return lines
+        left_out = (point for point in selection.each(asked) if isinstance(point, matrix.Excluded))
+        yield from (f"{point.case}  EXCLUDED {point.constraint}: {point.why}" for point in left_out)
 
 
 def contract(text: str) -> list[str]:
     """The delivery contract of one case; where a constraint excludes it, that first."""
     if ":api=" not in text:
-        raise UsageError(f"{text!r} is not a case: expected provider:api=..., as `gradcheck list` prints them")
+        raise UsageError(
+            f"{shortened(repr(text))} is not a case: expected provider:api=..., as `gradcheck list` prints them"
+        )
     case = selection.parse(text)
     left_out = matrix.excluded(case, named=True)
     head = [str(case)] if left_out is None else [str(case), f"EXCLUDED by {left_out.constraint}: {left_out.why}"]

@@ -11,6 +11,7 @@ from typing import Any
 from gradcheck_cli.errors import HarnessError, UsageError
 from gradcheck_cli.records import battery, case
 from gradcheck_cli.records.candidate import Candidate
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.kernels import CUTLASS_SWITCH
 
 GROUP = "gradcheck.providers"
@@ -102,7 +103,7 @@ def candidate(name: str) -> Candidate:
     if name not in known and name in broken():
         raise HarnessError(broken()[name])
     if name not in known:
-        raise UsageError(f"unknown provider {name!r}; the providers are: {', '.join(known)}")
+        raise UsageError(f"unknown provider {shortened(repr(name))}; the providers are: {', '.join(known)}")
     return known[name]
 
 
@@ -110,7 +111,7 @@ def target(name: str, api: str) -> str:
     """The dotted string of a provider's entry point; UsageError lists the provider's apis."""
     apis = candidate(name).apis
     if api not in apis:
-        raise UsageError(f"provider {name} has no api {api!r}; its apis are: {', '.join(apis)}")
+        raise UsageError(f"provider {name} has no api {shortened(repr(api))}; its apis are: {', '.join(apis)}")
     return apis[api]
 
 
@@ -138,7 +139,7 @@ def axis_value(name: str, value: Any) -> Any:
     if name in ("provider", "api") and value not in _names(name, BUILT_IN | ON_PURPOSE):
         known = _names(name, candidates())
         if value not in known:
-            raise ValueError(f"{name}={value}: expected {' or '.join(known)}")
+            raise ValueError(f"{name}={shortened(value)}: expected {' or '.join(known)}")
     return case.axis_value(name, value)
 
 

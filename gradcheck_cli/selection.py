@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,10 +17,13 @@ from gradcheck_cli.matrices import bug_files, matrix
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.unpacked import Unpacked
 
 AUTO = "auto"
+
+T = TypeVar("T")
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -44,18 +49,66 @@ class Selection(Record, frozen=True, kw_only=True):
 
 def select(asked: Asked) -> Selection:
     """Enumerate, then filter the list. UsageError or NothingSelected say what to change."""
+    named, candidates, why = _asked_for(asked)
+    kept = list(_kept(asked, named, candidates))
+    return Selection(
+        candidates=candidates,
+        chosen_because=why,
+        cases=tuple(point for point in kept if isinstance(point, Case)),
+        excluded=tuple(point for point in kept if isinstance(point, matrix.Excluded)),
+    )
+
+
+def each(asked: Asked) -> Iterator[Case | matrix.Excluded]:
+    """The same one after the other, as they are enumerated, so that a large matrix takes no memory.
+
+    UsageError comes before the first, NothingSelected after the last where no case was among them.
+    """
+    named, candidates, _ = _asked_for(asked)
+    return _kept(asked, named, candidates)
+
+
+def _asked_for(asked: Asked) -> tuple[list[Case], tuple[Candidate, ...], str]:
+    """The named cases, the candidates, and why those."""
     named = [_seeded(parse(text), asked.seed) for text in asked.case]
     candidates, why = providers(asked, named)
     if asked.te:
         require_te(candidates, why)
-    points = _points(asked, named, candidates)
+    return named, candidates, why
+
+
+def _kept(asked: Asked, named: list[Case], candidates: tuple[Candidate, ...]) -> Iterator[Case | matrix.Excluded]:
+    """The points of what was enumerated that -k and --shard leave."""
     wanted = compile_expression(asked.expression) if asked.expression else lambda _: True
-    kept = part([point for point in points if wanted(case_of(point))], asked.shard)
-    cases = tuple(point for point in kept if isinstance(point, Case))
-    excluded = tuple(point for point in kept if isinstance(point, matrix.Excluded))
-    if not cases:
-        raise NothingSelected(_nothing(asked, candidates, len(points), excluded))
-    return Selection(candidates=candidates, chosen_because=why, cases=cases, excluded=excluded)
+    enumerated = Counted(_points(asked, named, candidates))
+    kept = Counted(part((point for point in enumerated if wanted(case_of(point))), asked.shard))
+    return _some(asked, candidates, enumerated, kept)
+
+
+def _some(
+    asked: Asked, candidates: tuple[Candidate, ...], enumerated: Counted, kept: Counted
+) -> Iterator[Case | matrix.Excluded]:
+    """The points that are kept; NothingSelected at the end where none of them is a case."""
+    first, found = None, False
+    for point in kept:
+        found = found or isinstance(point, Case)
+        first = first or point
+        yield point
+    if not found:
+        raise NothingSelected(_nothing(asked, candidates, enumerated.count, kept.count, first))
+
+
+class Counted:
+    """Points that are counted as they go by."""
+
+    def __init__(self, points: Iterable[Case | matrix.Excluded]) -> None:
+        self._points = points
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Case | matrix.Excluded]:
+        for point in self._points:
+            self.count += 1
+            yield point
 
 
 def again(asked: Asked, verdicts: Sequence[Verdict], folder: Path) -> Asked:
@@ -78,7 +131,7 @@ def parse(text: str) -> Case:
     try:
         case = Case.parse(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is not a case: {error}") from None
+        raise UsageError(f"{shortened(repr(text))} is not a case: {error}") from None
     plugins.target(case.provider, case.api)
     return case
 
@@ -132,15 +185,15 @@ def _no_others(own: list[str], asked_for: list[str]) -> None:
         )
 
 
-def part(points: list[Case | matrix.Excluded], shard: str) -> list[Case | matrix.Excluded]:
+def part(points: Iterable[T], shard: str) -> Iterable[T]:
     """Every N-th point from the I-th on, for `I/N`; the N parts are disjoint and make up the whole."""
     if not shard:
         return points
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     index, count = (int(number) for number in found.groups()) if found else (0, 0)
     if not 1 <= index <= count:
-        raise UsageError(f"--shard {shard}: expected I/N with 1 <= I <= N, such as 2/4")
-    return points[index - 1 :: count]
+        raise UsageError(f"--shard {shortened(shard)}: expected I/N with 1 <= I <= N, such as 2/4")
+    return itertools.islice(points, index - 1, None, count)
 
 
 def case_of(point: Case | matrix.Excluded) -> Case:
@@ -148,9 +201,9 @@ def case_of(point: Case | matrix.Excluded) -> Case:
     return point.case if isinstance(point, matrix.Excluded) else point
 
 
-def _points(asked: Asked, named: list[Case], candidates: tuple[Candidate, ...]) -> list[Case | matrix.Excluded]:
+def _points(asked: Asked, named: list[Case], candidates: tuple[Candidate, ...]) -> Iterable[Case | matrix.Excluded]:
     if not asked.case:
-        return matrix.enumerate_cases(matrix.load(asked.matrix), list(candidates), asked.seed)
+        return matrix.enumerate_cases(matrix.load(asked.matrix), candidates, asked.seed)
     return [matrix.excluded(case, named=True) or case for case in dict.fromkeys(named)]
 
 
@@ -160,15 +213,20 @@ def _seeded(case: Case, seed: int) -> Case:
 
 
 def _nothing(
-    asked: Asked, candidates: tuple[Candidate, ...], enumerated: int, excluded: tuple[matrix.Excluded, ...]
+    asked: Asked,
+    candidates: tuple[Candidate, ...],
+    enumerated: int,
+    left: int,
+    first: Case | matrix.Excluded | None,
 ) -> str:
     names = " or ".join(candidate.name for candidate in candidates)
-    if excluded:
-        return f"nothing to run: all {len(excluded)} selected cases are excluded; the first: {excluded[0].why}"
+    if isinstance(first, matrix.Excluded):
+        return f"nothing to run: all {left} selected cases are excluded; the first: {first.why}"
     where = "the list of cases named" if asked.case else f"matrix {Path(asked.matrix).name}"
     if not enumerated:
         return f"nothing to run: {where} has no case for provider {names}{_made_for(asked)}"
-    filters = [f"-k {asked.expression!r}"] * bool(asked.expression) + [f"--shard {asked.shard}"] * bool(asked.shard)
+    expression = shortened(repr(asked.expression))
+    filters = [f"-k {expression}"] * bool(asked.expression) + [f"--shard {asked.shard}"] * bool(asked.shard)
     return (
         f"nothing to run: {' with '.join(filters)} leaves none of the {enumerated} cases of {where} "
         f"for provider {names}; `gradcheck list` without it shows them"

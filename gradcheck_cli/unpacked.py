@@ -7,9 +7,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from gradcheck_cli import paths
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.excerpt import shortened
 
 DISTRIBUTION = "transformer-engine"
 PACKAGE = "transformer_engine"
@@ -47,9 +49,9 @@ def one(paths: Sequence[Path]) -> Unpacked | None:
 
 def unpacked(path: Path) -> Unpacked:
     """The Transformer Engine in a folder; UsageError says what is missing there."""
-    if not path.is_dir():
-        raise _none(path, "a file" if path.exists() else "nothing of that name")
-    if not (path / PACKAGE).is_dir():
+    if not paths.is_dir(path):
+        raise _none(path, "a file" if paths.is_file(path) else "nothing of that name")
+    if not paths.is_dir(path / PACKAGE):
         raise _none(path, f"no {PACKAGE}/ in it")
     # Without metadata of this name Transformer Engine cannot be imported either: it takes its __version__ from there.
     try:
@@ -61,15 +63,15 @@ def unpacked(path: Path) -> Unpacked:
     (version,) = versions
     try:
         Version(version)
-    except (InvalidVersion, TypeError):
-        raise _none(path, f"a dist-info that says Version: {version}, which is none (PEP 440)") from None
+    except (ValueError, TypeError):
+        raise _none(path, f"a dist-info that says Version: {shortened(version)}, which is none (PEP 440)") from None
     return Unpacked(version, path.absolute())
 
 
 def _none(path: Path, found: str) -> UsageError:
     here = "" if path != Path() else " (an empty part of GRADCHECK_TE, as in A::B, names the current folder)"
     return UsageError(
-        f"--te {path}: expected a folder that holds {PACKAGE}/ and one {PACKAGE}-VERSION.dist-info, "
+        f"--te {shortened(path)}: expected a folder that holds {PACKAGE}/ and one {PACKAGE}-VERSION.dist-info, "
         f"found {found}{here}; "
         f"name the folder into which one version was installed: pip install --no-deps --target FOLDER ..."
     )

@@ -237,3 +237,24 @@ def test_one_altered_byte_never_ends_in_a_traceback_and_never_changes_a_file_uns
         pass  # then it is no zip any more, which a test above looks at
     finally:
         path.unlink()
+
+
+def test_many_files_of_a_size_that_one_may_have_are_not_all_read(tmp_path: Path) -> None:
+    members = {f"{number}.txt": b"x" for number in range(4)}
+    data = bytearray(zipped({SUMS: sums(members).encode(), **members}))
+    for number in range(4):  # what the directory says of each: 400 MiB
+        entry = data.rindex(f"{number}.txt".encode()) - 46
+        data[entry + 24 : entry + 28] = (400 << 20).to_bytes(4, "little")
+    told = {one.name: one.why for one in verify(written(tmp_path, bytes(data))).differences}
+    assert "in all files, found more; it was not read" in told["3.txt"]
+    assert "in all files" not in told["0.txt"]
+
+
+def test_a_stream_that_goes_on_behind_what_its_file_holds_is_noticed(tmp_path: Path) -> None:
+    longer = packed({"a.txt": b"x" * 5000})
+    data = bytearray(longer)
+    local, entry = data.index(b"PK\3\4"), data.rindex(b"a.txt") - 46
+    for at in (local + 22, entry + 24):
+        data[at : at + 4] = (10).to_bytes(4, "little")
+    found = verify(written(tmp_path, bytes(data)))
+    assert [one.kind for one in found.differences] == ["altered"]

@@ -293,7 +293,7 @@ def test_what_nobody_foresaw_ends_with_3_a_traceback_and_one_line_and_is_no_find
     def fail(_: selection.Asked) -> None:
         raise error
 
-    monkeypatch.setattr(selection, "select", fail)
+    monkeypatch.setattr(selection, "each", fail)
     done = typed("list", *SMOKE)
     *trace, last = done.err.splitlines()
     assert (done.code, done.out) == (3, "")

@@ -12,7 +12,7 @@ from gradcheck_cli.judge.covering import covering
 from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
 
-POINTS = matrix.enumerate_cases(matrix.load("core"), [plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]], 0)
+POINTS = list(matrix.enumerate_cases(matrix.load("core"), [plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]], 0))
 CORE = [point for point in POINTS if isinstance(point, Case)]
 MORE = [Case.parse(f"torch:api=loop:m_splits={splits}") for splits in ("64,0,128", "1,7,0,33,2", "hot", "uneven")]
 

@@ -94,7 +94,7 @@ def list_cases(
     from gradcheck_cli import listing, selection
 
     asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
-    typer.echo("\n".join(listing.cases(asked, te, excluded=excluded)))
+    sys.stdout.writelines(f"{line}\n" for line in listing.cases(asked, te, excluded=excluded))
 
 
 @app.command(cls=Bare)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gradcheck_cli import paths
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.matrices import bug_files
 from gradcheck_cli.matrices.constraints import CONSTRAINTS
@@ -16,7 +20,11 @@ from gradcheck_cli.records import splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.case import Case
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.public import PublicReport
+
+# A matrix of more combinations is a slip of the pen: to list them takes a minute, to run them weeks.
+LARGEST = 1_000_000
 
 
 class Excluded(Record, frozen=True, kw_only=True):
@@ -27,13 +35,39 @@ class Excluded(Record, frozen=True, kw_only=True):
     why: str
 
 
-def enumerate_cases(matrix: Matrix, providers: list[Candidate], seed: int) -> list[Case | Excluded]:
-    """Every combination of the matrix, each once, by provider and then in the order of the file.
+def enumerate_cases(matrix: Matrix, providers: Sequence[Candidate], seed: int) -> Iterator[Case | Excluded]:
+    """Every combination of the matrix, each once, by provider and then in the order of the file; made one by one.
 
-    Excluded ones stay in the list with their reason. A seed other than 0 is given to every case.
+    Excluded ones come in their place with their reason. A seed other than 0 is given to every case. UsageError before
+    the first where there are more than LARGEST.
     """
-    cases = [case for candidate in providers for block in matrix.blocks for case in _product(block, candidate, seed)]
-    return [excluded(case) or case for case in dict.fromkeys(cases)]
+    combinations = sum(_size(block, candidate) for candidate in providers for block in matrix.blocks)
+    if combinations > LARGEST:
+        raise UsageError(
+            f"matrix {matrix.name}: expected at most {LARGEST:,} combinations of axis values, found "
+            f"{shortened(f'{combinations:,}')}; leave out values, or make several files of it"
+        )
+    cases = (case for candidate in providers for block in matrix.blocks for case in _product(block, candidate, seed))
+    return (excluded(case) or case for case in _each_once(cases))
+
+
+def _size(block: Block, candidate: Candidate) -> int:
+    """How many combinations a block has for a provider, before any is made."""
+    axes = {axis.name: axis.values for axis in block.axes}
+    if candidate.name not in axes.pop("provider", (candidate.name,)):
+        return 0
+    apis = len(_apis(axes.pop("api", ()), candidate))
+    return apis * (len(block.listed) if block.cover else math.prod(map(len, axes.values())))
+
+
+def _each_once(cases: Iterable[Case]) -> Iterator[Case]:
+    """The cases without those that came before; remembered are 16 bytes of each, and not the case."""
+    seen: set[bytes] = set()
+    for case in cases:
+        mark = blake2b(str(case).encode(), digest_size=16).digest()
+        if mark not in seen:
+            seen.add(mark)
+            yield case
 
 
 def excluded(case: Case, *, named: bool = False) -> Excluded | None:
@@ -50,9 +84,10 @@ def load(name_or_path: str) -> Matrix:
     if bug_files.is_record(name_or_path):
         return bug_files.as_matrix(name_or_path, public_reports(name_or_path))
     path = _files().get(name_or_path, Path(name_or_path))
-    if not path.is_file():
+    if not paths.is_file(path):
         raise UsageError(
-            f"unknown matrix {name_or_path!r}: expected one of {', '.join(name for name, _ in available())}, "
+            f"unknown matrix {shortened(repr(name_or_path))}: "
+            f"expected one of {', '.join(name for name, _ in available())}, "
             f"or the path of a TOML file"
         )
     return MatrixFile(path).read()
@@ -81,15 +116,17 @@ def _files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder(Path(__file__).parent.parent).glob("*.toml"))}
 
 
-def _product(block: Block, candidate: Candidate, seed: int) -> list[Case]:
+def _product(block: Block, candidate: Candidate, seed: int) -> Iterator[Case]:
     axes = {axis.name: axis.values for axis in block.axes}
     if candidate.name not in axes.pop("provider", (candidate.name,)):
-        return []
-    apis = _apis(axes.pop("api", ()), candidate)
-    if block.cover:
-        return [msgspec.structs.replace(case, seed=seed) for api in apis for case in _rows(block, candidate.name, api)]
-    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    return [Case(provider=candidate.name, api=api, **_settled(point, seed)) for api in apis for point in points]
+        return
+    for api in _apis(axes.pop("api", ()), candidate):
+        if block.cover:
+            yield from (msgspec.structs.replace(case, seed=seed) for case in _rows(block, candidate.name, api))
+            continue
+        for values in itertools.product(*axes.values()):
+            point = _settled(dict(zip(axes, values, strict=True)), seed)
+            yield Case(provider=candidate.name, api=api, **point)
 
 
 def _rows(block: Block, provider: str, api: str) -> list[Case]:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from gradcheck_cli import plugins
+from gradcheck_cli import plugins, toml_file
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import ALIASES, AXES, Case
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from gradcheck_cli.records.excerpt import shortened
 
 NOT = "not "
 COVER = ".cover"
@@ -51,7 +46,7 @@ def _not_this(value: str) -> str:
     """`not te:module`: all apis but this one of this provider, so that every other provider keeps all of its own."""
     provider, separator, api = value.removeprefix(NOT).partition(":")
     if not separator:
-        raise ValueError(f"api={value}: expected `not provider:api`, such as `not te:module`")
+        raise ValueError(f"api={shortened(value)}: expected `not provider:api`, such as `not te:module`")
     plugins.axis_value("provider", provider)
     plugins.axis_value("api", api)
     return value
@@ -69,26 +64,21 @@ class MatrixFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read: expected a TOML file in UTF-8, found: {error}") from None
+        self._text = toml_file.read(path)
+        self._lines = self._text.split("\n")  # a line of TOML ends there and nowhere else
 
     def document(self) -> dict[str, Any]:
         """The file as TOML, whatever it says."""
-        try:
-            return tomllib.loads(self._text)
-        except tomllib.TOMLDecodeError as error:
-            # A file that breaks off has no line to name but its last.
-            where = str(error).replace("at end of document", f"at its end, line {len(self._text.splitlines())}")
-            raise UsageError(f"{self._path} is not TOML: {where}") from None
+        return toml_file.document(self._text, str(self._path))
 
     def read(self) -> Matrix:
         """The matrix, every value checked."""
         document = self.document()
         for key in document:
             if key not in ("description", "block"):
-                raise self._wrong(f"unknown key {key!r}: expected description, or axes under [[block]]", key)
+                raise self._wrong(
+                    f"unknown key {shortened(repr(key))}: expected description, or axes under [[block]]", key
+                )
         blocks = document.get("block")
         if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
             raise self._wrong("expected at least one [[block]], in double brackets, with axes; found none", "block")
@@ -103,14 +93,16 @@ class MatrixFile:
         strength = block.get("cover", 0)
         if type(strength) is not int or strength not in (0, 2, 3):
             raise self._wrong(
-                f"cover = {strength}: expected how many values to cover together, 2 or 3", "cover", number
+                f"cover = {shortened(strength)}: expected how many values to cover together, 2 or 3", "cover", number
             )
         for key, value in block.items():
             if key == "cover":
                 continue
             name = ALIASES.get(key, key)
             if name not in AXES:
-                raise self._wrong(f"unknown axis {key!r}: expected one of {', '.join(AXES)}", key, number)
+                raise self._wrong(
+                    f"unknown axis {shortened(repr(key))}: expected one of {', '.join(AXES)}", key, number
+                )
             if name in axes:
                 raise self._wrong(f"{name} stands twice in this block, here as {key}; keep one of them", key, number)
             values = value if isinstance(value, list) else [value]
@@ -122,7 +114,7 @@ class MatrixFile:
     def _listed(self) -> tuple[Case, ...]:
         """The cases of the cover that lies beside the file; none where it has yet to be written."""
         path = self._path.with_suffix(COVER)
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = toml_file.read(path, "the ids of cases, each in a line, in UTF-8") if path.is_file() else ""
         numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and line[0] != "#"]
         return tuple(_case(line, f"{path}, line {number}") for number, line in numbered)
 
@@ -143,7 +135,7 @@ class MatrixFile:
 
     def _line(self, key: str, block: int | None, value: Any) -> int:
         """Line of a key, or of its value where that has a line of its own; tomllib keeps no positions."""
-        lines = self._text.splitlines()
+        lines = self._lines
         headers = [at for at, line in enumerate(lines) if re.match(r"\s*\[+\s*block\b", line)]
         start = headers[block] if block is not None and block < len(headers) else 0
         is_key = re.compile(rf"\s*[\[\"']*\s*{re.escape(key)}\b[\"']?\s*[]=]")

@@ -12,8 +12,9 @@ from msgspec.structs import FieldInfo
 from gradcheck_cli.records import called, splits
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.dtype import DtypeName, RecipeName
+from gradcheck_cli.records.excerpt import shortened
 
-NAME = r"^[a-z][a-z0-9_]*$"
+NAME = rf"^[a-z][a-z0-9_]*{splits.END}"
 Name = Annotated[str, Meta(pattern=NAME)]
 # A size beyond these is a slip of the pen: one tensor of it would not fit into any machine.
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -120,10 +121,10 @@ class Case(Record, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        if self.explicit_splits and len(self.m_splits.split(",")) != self.num_gemms:
-            raise ValueError(
-                f"m_splits={self.m_splits} names {len(self.m_splits.split(','))} experts, num_gemms={self.num_gemms}"
-            )
+        named = self.m_splits.count(",") + 1
+        if self.explicit_splits and named != self.num_gemms:
+            said = shortened(self.m_splits)
+            raise ValueError(f"m_splits={said} names {named} experts, num_gemms={self.num_gemms}")
 
     @property
     def explicit_splits(self) -> bool:
@@ -166,7 +167,7 @@ class Case(Record, frozen=True, kw_only=True):
         for name, value in axes.items():
             name = ALIASES.get(name, name)
             if name not in known:
-                raise ValueError(f"unknown axis {name!r}; the axes are: {', '.join(known)}")
+                raise ValueError(f"unknown axis {shortened(repr(name))}; the axes are: {', '.join(known)}")
             values[name] = axis_value(name, value)
         for name in LAYER:
             if name not in values:
@@ -185,9 +186,9 @@ class Case(Record, frozen=True, kw_only=True):
             name, separator, value = part.partition("=")
             name = ALIASES.get(name, name)
             if not separator:
-                raise ValueError(f"{part!r} in {text!r} is not name=value")
+                raise ValueError(f"{shortened(repr(part))} in {shortened(repr(text))} is not name=value")
             if name in axes:
-                raise ValueError(f"{name} stands twice in {text!r}")
+                raise ValueError(f"{shortened(name)} stands twice in {shortened(repr(text))}")
             axes[name] = value
         return cls.of(axes)
 
@@ -210,7 +211,7 @@ def axis_value(name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError:
-        raise ValueError(f"{name}={value}: expected {allowed_values(name)}") from None
+        raise ValueError(f"{name}={shortened(value)}: expected {allowed_values(name)}") from None
 
 
 def allowed_values(name: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import AXES
@@ -15,15 +18,15 @@ class Covered(Record, frozen=True, kw_only=True):
 
     axis: str
     value: str | int
-    asked: int
-    executed: int
+    asked: Annotated[int, Meta(ge=1)]
+    executed: Annotated[int, Meta(ge=0)]
 
 
 class Pairs(Record, frozen=True, kw_only=True):
     """Values of two axes that some case of one layer has together: those asked, and of these those executed."""
 
-    asked: int = 0
-    executed: int = 0
+    asked: Annotated[int, Meta(ge=0)] = 0
+    executed: Annotated[int, Meta(ge=0)] = 0
 
 
 def together(verdicts: Sequence[Verdict]) -> Pairs:

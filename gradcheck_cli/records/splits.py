@@ -18,7 +18,9 @@ FEWEST_EXPERTS = {
 EXPLICIT = r"[0-9]{1,7}(,[0-9]{1,7})*"  # at most 9,999,999 tokens for one expert
 # What kernels of recipes pad to; the largest that all splits of a first microbatch are multiples of holds for all.
 ALIGNMENTS = (128, 32, 16)
-PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT})$"
+# `$` alone lets a newline follow; this is the end of a text to Python and to JSON Schema alike.
+END = r"(?![\s\S])"
+PATTERN = rf"^({'|'.join(FEWEST_EXPERTS)}|{EXPLICIT}){END}"
 
 
 @lru_cache(maxsize=256)

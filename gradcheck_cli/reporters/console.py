@@ -18,10 +18,11 @@ from gradcheck_cli.records.public import Reproduced
 from gradcheck_cli.records.report import Report, Run
 from gradcheck_cli.records.verdict import Outcome
 from gradcheck_cli.reporters import reproduced
+from gradcheck_cli.reporters.clean_console import CleanConsole
 from gradcheck_cli.reporters.folding import rows
 from gradcheck_cli.reporters.grouping import Group, groups, notes
 from gradcheck_cli.reporters.lines import folded
-from gradcheck_cli.reporters.plain_text import excerpt
+from gradcheck_cli.reporters.plain_text import excerpt, one_line
 from gradcheck_cli.reporters.protocol import Silent
 from gradcheck_cli.reporters.standard_output import PatientOutput
 from gradcheck_cli.reporters.summary import (
@@ -47,9 +48,9 @@ def open_console() -> Console:
     """Standard output, as wide as the terminal; 100 columns where there is none."""
     output = cast("TextIO", PatientOutput(sys.stdout))
     if sys.stdout.isatty():
-        return Console(file=output, highlight=False)
+        return CleanConsole(file=output)
     # COLUMNS, where it is set, else a width that most logs show whole.
-    return Console(file=output, width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns, highlight=False)
+    return CleanConsole(file=output, width=shutil.get_terminal_size((_WIDTH_OF_A_LOG, 25)).columns)
 
 
 def require_printed(console: Console) -> None:
@@ -100,13 +101,13 @@ class ConsoleReporter(Silent):
 
     def _group(self, group: Group) -> None:
         finding = group.finding
-        self._console.print(Text(group.title, style="yellow" if group.known else style(finding.outcome)))
+        self._console.print(Text(one_line(group.title), style="yellow" if group.known else style(finding.outcome)))
         self._indented("why", excerpt(finding.why, _LONGEST_WHY))
         if finding.unlock:
             self._indented("opens with", excerpt(finding.unlock, _LONGEST_WHY))
         if finding.outcome is not Outcome.EXCLUDED:
             # Unwrapped, so that it can be copied whole.
-            self._console.print(Text(f"  run: {reproducer(group.example)}"), soft_wrap=True)
+            self._console.print(Text(f"  run: {one_line(reproducer(group.example))}"), soft_wrap=True)
 
     def _indented(self, label: str, said: str) -> None:
         self._console.print(Padding(Text(f"{label}: {said}"), (0, 0, 0, 2)))
@@ -125,7 +126,7 @@ class ConsoleReporter(Silent):
             self._console.print(Text("\nknown failures that are not as the file says", style="bold red"))
         for complaint in told:
             # One line each, unwrapped: the place is what an editor or a log is searched for.
-            self._console.print(Text(f"  {complaint.place}: {complaint.why}"), soft_wrap=True)
+            self._console.print(Text(f"  {one_line(f'{complaint.place}: {complaint.why}')}"), soft_wrap=True)
 
     def _reproduced(self, found: list[Reproduced]) -> None:
         if found:
@@ -145,11 +146,11 @@ class ConsoleReporter(Silent):
         if said := known(report.verdicts):
             self._parts(said)
         self._console.print(Text(floor(report), style="" if report.floor_met else "bold red"))
-        self._parts(environment_line(report.environment))
+        self._parts(one_line(environment_line(report.environment)))
         if report.run.chosen_because:
-            self._console.print(Text(f"provider chosen by itself: {report.run.chosen_because}"))
+            self._console.print(Text(f"provider chosen by itself: {one_line(report.run.chosen_because)}"))
         for name, value in (report.environment.variables | report.run.options).items():
-            self._console.print(Text(f"{name}={value}"), soft_wrap=True)
+            self._console.print(Text(one_line(f"{name}={value}")), soft_wrap=True)
         if where := self._where():
             self._console.print(Text(folded(where, self._console.width)), soft_wrap=True)
         self._parts(self._ended(report), style="bold green" if report.exit_code == 0 else "bold red")

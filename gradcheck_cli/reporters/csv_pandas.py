@@ -10,6 +10,7 @@ from gradcheck_cli.reporters import folding
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
+_FORMULA = ("=", "+", "-", "@")
 _AFTER = (
     "worst_slot",
     "worst_ratio",
@@ -33,8 +34,20 @@ def text(report: Report) -> str:
     columns = [*_BEFORE, *AXES, *later, "outcome", *folding.columns(report.verdicts), *_AFTER]
     # dtype=object keeps whole numbers whole beside empty cells.
     frame = pd.DataFrame([_row(verdict) for verdict in report.verdicts], columns=columns, dtype=object)
+    frame = frame.map(_cell).rename(columns=_cell)
     csv: str = frame.to_csv(index=False, lineterminator="\n")
     return csv
+
+
+def _cell(value: object) -> object:
+    """What a cell holds: of a text one line, and none that a spreadsheet would take for a formula.
+
+    An apostrophe before it makes a text of it (https://owasp.org/www-community/attacks/CSV_Injection).
+    """
+    if not isinstance(value, str):
+        return value
+    line = one_line(value)
+    return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _row(verdict: Verdict) -> dict[str, str | int | float | None]:

@@ -28,7 +28,7 @@ def text(report: Report) -> str:
         "time": f"{report.seconds:.3f}",
     }
     suites = ET.Element("testsuites", {"name": "gradcheck", **counts})
-    named = {"name": printable(title(report.run)), "timestamp": report.run.started}
+    named = {"name": printable(title(report.run)), "timestamp": printable(report.run.started)}
     suite = ET.SubElement(suites, "testsuite", named | counts)
     _properties(suite, report)
     for verdict in report.verdicts:
@@ -58,7 +58,7 @@ def _properties(suite: ET.Element, report: Report) -> None:
 
 def _testcase(suite: ET.Element, verdict: Verdict) -> None:
     names = [str(verdict.axes.get(axis, "")) for axis in ("provider", "api", "path")]
-    classname = ".".join(name for name in names if name not in ("", "auto"))
+    classname = printable(".".join(name for name in names if name not in ("", "auto")))
     seconds = f"{verdict.seconds:.3f}"
     testcase = ET.SubElement(suite, "testcase", classname=classname, name=printable(verdict.case), time=seconds)
     tag = _tag(verdict)

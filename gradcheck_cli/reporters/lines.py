@@ -6,6 +6,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from gradcheck_cli.reporters.plain_text import printable
+
 _ENDLESS = 10_000
 
 
@@ -18,7 +20,7 @@ def folded(line: str, width: int) -> str:
 def for_terminal(lines: Sequence[str]) -> str:
     """The lines folded to the terminal, or to COLUMNS; left as they are where there is neither."""
     width = terminal_width()
-    return "\n".join(folded(line, width) for line in lines)
+    return "\n".join(folded(printable(line), width) for line in lines)
 
 
 def terminal_width() -> int:

@@ -79,7 +79,7 @@ def tables(report: Report) -> list[str]:
 
 def _row(row: Row, roles: list[Role], *, paths: bool, known: bool) -> list[str]:
     path = [_escaped(row.path)] if paths else []
-    axes = [row.axes[axis] for axis in (*_AXES, "dtype")]
+    axes = [_escaped(row.axes[axis]) for axis in (*_AXES, "dtype")]
     cells = [_mark(str(cell)) if (cell := row.roles.get(role)) else "" for role in roles]
     return [
         _escaped(row.axes["api"]),
@@ -132,7 +132,13 @@ def _environment(report: Report) -> list[str]:
         facts["provider chosen by itself"] = report.run.chosen_because
     command = command_line(report.run.command)
     lines = [f"- {_escaped(name)}: {_escaped(excerpt(value, _LONGEST_WHY))}" for name, value in facts.items()]
-    return ["## Environment", "", f"- command: {_code(command)}", f"- gradcheck: {report.run.gradcheck}", *lines]
+    return [
+        "## Environment",
+        "",
+        f"- command: {_code(command)}",
+        f"- gradcheck: {_escaped(report.run.gradcheck)}",
+        *lines,
+    ]
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from gradcheck_cli.records.report import Report
+from gradcheck_cli.reporters.clean_console import CleanConsole
 from gradcheck_cli.reporters.console import ConsoleReporter
+from gradcheck_cli.reporters.plain_text import one_line
 from gradcheck_cli.reporters.summary import title
 
 _COLUMNS = 100
 
 
-class _Paper(Console):
+class _Paper(CleanConsole):
     """A picture cannot be scrolled: what a terminal leaves whole, so that it can be copied, is folded here."""
 
     def print(self, *objects: Any, **more: Any) -> None:
@@ -32,8 +33,8 @@ def _indented(one: Any) -> Any:
 
 def text(report: Report) -> str:
     """The console's table, findings and summary at 100 columns; the same report always gives the same picture."""
-    console = _Paper(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False, force_terminal=True)
+    console = _Paper(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
     reporter = ConsoleReporter(console, folder=None)
     reporter.opened(report.run, [])  # the picture is of the run itself, whenever it is drawn
     reporter.closed(report)
-    return console.export_svg(title=title(report.run), unique_id="gradcheck")
+    return console.export_svg(title=one_line(title(report.run)), unique_id="gradcheck")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
-# Terminal colours and cursor movements, then what neither XML 1.0 (its production Char) nor a terminal should get.
+# Terminal colours and cursor movements, then what neither XML 1.0 (its production Char) nor a terminal should get, and
+# what turns the direction of the text behind it, so that it reads otherwise than it is (https://trojansource.codes).
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\x85\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
 
 
 def printable(text: str) -> str:

@@ -11,11 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
+from gradcheck_cli import paths
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.records.base import OBSERVATION_VERSION, SCHEMA_VERSION
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, exit_code, tally
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
@@ -45,14 +47,16 @@ class _Versioned(msgspec.Struct):
 def read(folder: Path) -> Report:
     """The report of a run; UsageError where the folder holds none that this version can read."""
     path, instead = folder / REPORT, folder / JOURNAL
-    if path.is_file():
+    if paths.is_file(path):
         raw = _bytes(path)
         if _is_json(raw) or not instead.is_file():
             return unchanged(_record(raw, _decode_report, where=str(path)), path)
         _say(f"{path} breaks off, or holds no JSON: what is told is what {instead} holds")
-    if instead.is_file():
+    if paths.is_file(instead):
         return _rebuilt(instead)
-    raise UsageError(f"no run in {folder}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them")
+    raise UsageError(
+        f"no run in {shortened(folder)}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them"
+    )
 
 
 @functools.cache  # a journal is read for more than one question, and spoken of once
@@ -184,8 +188,10 @@ def _record(
         schema = msgspec.json.decode(raw, type=_Versioned).schema
         if oldest <= schema <= version:
             return decode(raw)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"cannot read {where}: {error}; expected a record as `gradcheck run` wrote it") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(
+            f"cannot read {where}: {shortened(error)}; expected a record as `gradcheck run` wrote it"
+        ) from error
     if schema > version:
         instead = "a later one wrote it: update this one"
     raise UsageError(
@@ -209,6 +215,6 @@ def _bytes(path: Path) -> bytes:
 def _is_json(line: bytes) -> bool:
     try:
         msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True

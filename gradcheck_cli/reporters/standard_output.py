@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from gradcheck_cli.reporters.plain_text import printable
+
 _BLANKS_AT_THE_END = re.compile(r" +(?=\n)")
 
 
@@ -64,5 +66,5 @@ def complain(what: str) -> None:
     """A line on stderr, where there is one that takes it."""
     if sys.stderr is not None:
         with suppress(OSError):
-            sys.stderr.write(f"gradcheck: {what}\n")
+            sys.stderr.write(f"gradcheck: {printable(what)}\n")
             sys.stderr.flush()

@@ -56,7 +56,7 @@ def gaps(covered: Sequence[Covered]) -> str:
 
 def paired(pairs: Pairs) -> str:
     """`values that stand together in a case: 3,815 of 3,841 pairs executed (99%)`; "" where all were."""
-    if pairs.executed == pairs.asked:
+    if pairs.executed >= pairs.asked:
         return ""
     share = percent(pairs.executed / pairs.asked)
     return f"values that stand together in a case: {pairs.executed:,} of {pairs.asked:,} pairs executed ({share})"

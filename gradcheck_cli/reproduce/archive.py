@@ -7,39 +7,26 @@ import io
 import os
 import re
 import stat
-import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from gradcheck_cli import paths
 from gradcheck_cli.errors import UsageError
+from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.sealed import Difference, Verified
+from gradcheck_cli.reproduce.archive_layout import as_packed, plain_member
 
 SUMS = "SHA256SUMS"
 BUNDLE = "bundle.zip"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _EXPECTED = f"expected a bundle.zip of `gradcheck bundle`, or a folder with {SUMS}"
 _LARGEST_SUMS = 1 << 20
-# A few bytes can claim to be terabytes: what is longer than this was not written by gradcheck.
+# A few bytes can claim to be terabytes: what is longer than this, in one file or in all, was not written by gradcheck.
 LARGEST = 1 << 30
 _STEP = 1 << 20
-# What a member says of itself in the directory, beside its name, its sizes and where it is.
-_FIELDS = (
-    "compress_type",
-    "comment",
-    "create_system",
-    "create_version",
-    "date_time",
-    "external_attr",
-    "extra",
-    "extract_version",
-    "flag_bits",
-    "internal_attr",
-    "reserved",
-    "volume",
-)
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 Open = Callable[[], IO[bytes]]
@@ -56,89 +43,44 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(whole):
-            archive.writestr(_member(name), whole[name])
+            archive.writestr(plain_member(name), whole[name])
     return buffer.getvalue()
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    member = zipfile.ZipInfo(name)  # of the year 1980
-    member.external_attr = (stat.S_IFREG | 0o644) << 16
-    member.compress_type = zipfile.ZIP_DEFLATED
-    return member
 
 
 def verify(path: Path) -> Verified:
     """Compare every hash, unpacking nothing; UsageError where it is no bundle."""
-    if path.is_dir():
+    if paths.is_dir(path):
         found = dict(_in_folder(path))
         if SUMS not in found and (path / BUNDLE).is_file():
             raise UsageError(f"{path} holds no {SUMS}: {_EXPECTED}; try {path / BUNDLE}")
         return _compared(path, found)
-    if path.exists() and not path.is_file():
+    if paths.exists(path) and not path.is_file():
         raise UsageError(f"{path} is neither a file nor a folder: {_EXPECTED}; it was not read")
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             verified = _compared(path, *_in_archive(archive))
-            if verified.differences or _as_packed(archive, raw):
+            if verified.differences or as_packed(archive, raw):
                 return verified
     except FileNotFoundError:
         raise UsageError(f"{path} is not there: {_EXPECTED}") from None
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, ValueError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as a zip ({error}): {_EXPECTED}; fetch it again") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}; {_EXPECTED}") from None
+        raise UsageError(f"cannot read {shortened(path)}: {error.strerror or error}; {_EXPECTED}") from None
     why = "expected its files and nothing else, found bytes around or between them that belong to none"
     return Verified(files=verified.files, differences=[Difference(name=path.name, kind="altered", why=why)])
-
-
-def _as_packed(archive: zipfile.ZipFile, raw: IO[bytes]) -> bool:
-    """Whether the zip itself is as `packed` lays it out: one member after the other, then their directory, no more.
-
-    The members are not packed again: another build of zlib may find other bytes for the same content.
-    """
-    directory = 0
-    for member in archive.infolist():
-        plain = _member(member.filename)
-        plain.flag_bits = 0 if member.filename.isascii() else 0x800
-        if any(getattr(member, field) != getattr(plain, field) for field in _FIELDS):
-            return False
-        plain.CRC, plain.compress_size, plain.file_size = member.CRC, member.compress_size, member.file_size
-        header = plain.FileHeader()
-        if member.header_offset != raw.tell() or raw.read(len(header)) != header:
-            return False
-        if not _one_stream(raw, member.compress_size):
-            return False
-        directory += 16 + len(header)  # an entry of the directory is 46 bytes and the name, a header 30 and the name
-    start, members = raw.tell(), len(archive.infolist())
-    if start + directory >= 1 << 32 or members >= 1 << 16:  # then it has fields that gradcheck writes for no bundle
-        return False
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, members, members, directory, start, 0)
-    raw.seek(directory, os.SEEK_CUR)
-    return archive.start_dir == start and raw.read(len(end) + 1) == end
-
-
-def _one_stream(raw: IO[bytes], size: int) -> bool:
-    """Whether the next bytes are one deflated stream that ends where they end."""
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    while size and (block := raw.read(min(size, _STEP))):
-        size -= len(block)
-        while block:
-            inflater.decompress(block, _STEP)
-            block = inflater.unconsumed_tail
-            if inflater.unused_data:
-                return False
-    return inflater.eof and not size
 
 
 def _in_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Open | str], list[Difference]]:
     """Each member by name: how to read it, or why it is not read; and the second ones of a name."""
     members: dict[str, Open | str] = {}
-    twice = []
+    twice, total = [], 0
     for member in archive.infolist():
+        total += member.file_size
         if member.filename in members:
             twice.append(Difference(name=member.filename, kind="added", why="expected each name once, found it twice"))
         else:
-            members[member.filename] = _unsafe(member) or _opener(archive, member)
+            members[member.filename] = _unsafe(member) or _too_much(total) or _opener(archive, member)
     return members, twice
 
 
@@ -159,6 +101,11 @@ def _unsafe(member: zipfile.ZipInfo) -> str:
     return _outside(member.filename)
 
 
+def _too_much(total: int) -> str:
+    """Why a file is not read once those before it and it are so many bytes; "" where it is."""
+    return f"expected at most {LARGEST >> 20} MiB in all files, found more; it was not read" if total > LARGEST else ""
+
+
 def _outside(name: str) -> str:
     """Why a name is none of a file in the archive; "" where it is."""
     parts = PurePosixPath(name).parts
@@ -168,14 +115,14 @@ def _outside(name: str) -> str:
 
 
 def _in_folder(root: Path) -> Iterator[tuple[str, Open | str]]:
+    total = 0
     for folder, folders, files in os.walk(root, onerror=_unreadable):
         for name in files + [one for one in folders if Path(folder, one).is_symlink()]:
             file = Path(folder, name)
             plain = file.is_file() and not file.is_symlink()
-            how: Open | str = (
-                _file(file) if plain else "expected a plain file, found a link or a device; it was not read"
-            )
-            yield file.relative_to(root).as_posix(), how
+            total += file.stat().st_size if plain else 0
+            how: Open | str = "expected a plain file, found a link or a device; it was not read"
+            yield file.relative_to(root).as_posix(), (_too_much(total) or _file(file)) if plain else how
 
 
 def _unreadable(error: OSError) -> None:
