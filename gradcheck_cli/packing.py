@@ -16,8 +16,7 @@ from gradcheck_cli.records.base import Record, to_json
 from gradcheck_cli.records.report import Report
 from gradcheck_cli.records.scripted import Scripted
 from gradcheck_cli.reporters import issue, issue_script, report_json
-from gradcheck_cli.reporters.jsonl import JOURNAL
-from gradcheck_cli.reporters.read import REPORT
+from gradcheck_cli.reporters.jsonl import JOURNAL, REPORT
 from gradcheck_cli.reproduce import private
 
 _LONGEST_LOG = 1 << 20  # the last of it: a worker that repeats itself says no more with more

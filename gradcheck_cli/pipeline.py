@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count, islice
 from pathlib import Path
 
-from gradcheck_cli import __version__, installed, known_file, plugins, selection
-from gradcheck_cli.errors import GradcheckError, UsageError
+import msgspec
+
+from gradcheck_cli import __version__, installed, known_file, placing, plugins, resuming, selection
+from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import bounds
-from gradcheck_cli.judge.conclude import conclude, excluded, untested
-from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.judge.public import PublicRecord
 from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records import battery
 from gradcheck_cli.records.base import Record
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.coverage import coverage, together
-from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
-from gradcheck_cli.records.known import Complaint, KnownFailure, Placed
-from gradcheck_cli.records.report import Report, Run, exit_code, tally
+from gradcheck_cli.records.report import Run, Settings
 from gradcheck_cli.records.stress import VARIABLES
-from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.console import open_console
-from gradcheck_cli.reporters.formats import of_run, render
-from gradcheck_cli.reporters.protocol import Reporter
+from gradcheck_cli.reporters.formats import known_formats, new_files, of_run, render
 from gradcheck_cli.reporters.read import read
+from gradcheck_cli.session import Plan, Session
 from gradcheck_cli.workers.executor import LocalExecutor
+
+_OF_ASKED = ("matrix", "provider", "expression", "case", "shard", "seed")
+_OF_OPTIONS = ("timeout", "min_executed", "mutants", "known", "stress")
 
 
 class RunOptions(Record, frozen=True, kw_only=True):
     """How to run what was selected."""
 
     device: str = ""
+    workers: int = 0  # 0: one for each device
+    resume: Sequence[str] | None = None  # to go on: the names of the options that were typed, or set by a variable
     last_failed: Path | None = None
     maxfail: int = 0
     timeout: float = 60.0
@@ -58,33 +59,101 @@ class Typed(Record, frozen=True, kw_only=True):
 
 def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
     """Enumerate, execute, judge, report; the exit code. Raises what ends a run before it began."""
-    asked, selected = prepared(asked, options)
-    entries = known_file.load(options.known) if options.known else []
-    device = installed.device(options.device)
-    installed.require(selected.candidates, device, asked.te)
     began = datetime.now(timezone.utc)
-    folder = options.output or default_folder(began, selected)
-    reporter = of_run(options.formats, folder, open_console(), quiet=options.quiet)
-    try:
-        with LocalExecutor(device=device, log_dir=folder, timeout=options.timeout, te=asked.te, retry=True) as executor:
-            record = PublicRecord(matrix.public_reports(asked.matrix))
-            session = Session(selected, options, reporter, executor, entries, record)
-            return session.run(opening(asked, selected, options, typed, began))
-    finally:
-        reporter.stop()
+    asked = looked_up(asked, options)
+    settings = settings_of(asked, options)
+    with ExitStack() as held:
+        earlier = None if options.resume is None else _taken_up(settings, options)
+        if earlier:
+            held.callback(earlier.files.stop)
+            settings = earlier.settings
+            asked, options = as_it_was(asked, options, settings)
+        selected = selection.select(asked)
+        places = placing.places(options.device, options.workers)
+        entries = known_file.load(options.known) if options.known else []
+        installed.require(selected.candidates, places[0].device, asked.te)
+        folder = options.output or default_folder(began, selected)
+        record = PublicRecord(matrix.public_reports(asked.matrix))
+        todo = plan(selected, options, record)
+        todo = _the_rest(todo, earlier) if earlier else todo
+        console = open_console()
+        files = earlier.files if earlier else new_files(folder, settings)
+        held.callback(files.stop)
+        reporter = of_run(options.formats, folder, console, quiet=options.quiet, files=files)
+        held.callback(reporter.stop)
+        executor = LocalExecutor(device=places, log_dir=folder, timeout=options.timeout, te=asked.te, retry=True)
+        with executor:
+            session = Session(todo, reporter, executor, entries, record)
+            return session.run(earlier.run if earlier else opening(asked, selected, options, typed, began))
 
 
 def prepared(asked: selection.Asked, options: RunOptions) -> tuple[selection.Asked, selection.Selection]:
     """What is asked, with --last-failed looked up, and the cases that this selects; UsageError for bad options."""
+    asked = looked_up(asked, options)
+    return asked, selection.select(asked)
+
+
+def looked_up(asked: selection.Asked, options: RunOptions) -> selection.Asked:
+    """What is asked, with the cases of --last-failed; UsageError for bad options."""
     if not (math.isfinite(options.timeout) and math.isfinite(options.min_executed)):
         raise UsageError("--timeout and --min-executed: expected a number; nan and inf are none")
     if options.mutants not in battery.MODES:
         raise UsageError(f"--mutants {options.mutants}: expected {' or '.join(battery.MODES)}")
     if options.output is not None and options.output.resolve() == Path.cwd():
         raise UsageError("--output: expected a folder for this run alone; found the current one, or an empty name")
+    known_formats(options.formats)
     if options.last_failed:
-        asked = selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
-    return asked, selection.select(asked)
+        return selection.again(asked, read(options.last_failed).verdicts, options.last_failed)
+    return asked
+
+
+def settings_of(asked: selection.Asked, options: RunOptions) -> Settings:
+    """What a run that begins writes into its journal, so that it can go on."""
+    return Settings(
+        gradcheck=resuming.this_gradcheck(),
+        **{name: getattr(asked, name) for name in _OF_ASKED},
+        **{name: getattr(options, name) for name in _OF_OPTIONS},
+    )
+
+
+def as_it_was(asked: selection.Asked, options: RunOptions, was: Settings) -> tuple[selection.Asked, RunOptions]:
+    """What was asked when the run began."""
+    asked = msgspec.structs.replace(asked, **{name: getattr(was, name) for name in _OF_ASKED})
+    return asked, msgspec.structs.replace(options, **{name: getattr(was, name) for name in _OF_OPTIONS})
+
+
+def _taken_up(settings: Settings, options: RunOptions) -> resuming.Earlier | None:
+    if options.output is None:
+        raise UsageError("--resume: expected the folder of the run that is to go on: name it with --output")
+    known = [name for name in options.resume or () if name in Settings.__struct_fields__]
+    named = ["case", "seed"] if options.last_failed else []
+    return resuming.taken_up(options.output, settings, [*known, *named])
+
+
+def plan(selected: selection.Selection, options: RunOptions, record: PublicRecord | None = None) -> Plan:
+    """All that was asked for."""
+    record = record or PublicRecord()
+    jobs = [record.job(job(case, options.mutants, stress=options.stress)) for case in selected.cases]
+    return Plan(
+        cases=[str(case) for case in selected.cases],
+        jobs=alike(jobs),
+        excluded=selected.excluded,
+        maxfail=options.maxfail,
+    )
+
+
+def _the_rest(every: Plan, earlier: resuming.Earlier) -> Plan:
+    """What has no verdict yet; UsageError where it would not be the same run."""
+    resuming.require_cases(earlier.folder, earlier.cases, every.cases)
+    judged = earlier.judged
+    own = {name for one in every.jobs for each in one.variables for name in each} | {"OMP_NUM_THREADS"}
+    return every._replace(
+        jobs=[one for one in every.jobs if str(one.case) not in judged],
+        excluded=[point for point in every.excluded if str(point.case) not in judged],
+        before=earlier.placed,
+        seconds=earlier.seconds,
+        require=lambda now: resuming.require_environment(earlier.folder, earlier.environments, now, own),
+    )
 
 
 def opening(
@@ -115,108 +184,6 @@ def default_folder(began: datetime, selected: selection.Selection) -> Path:
     base = Path("reports", f"{began:%Y%m%d-%H%M%S}-{names}")
     others = (base.with_name(f"{base.name}-{number}") for number in count(2))
     return next(folder for folder in (base, *islice(others, 98)) if not folder.exists())
-
-
-class Session:
-    """One run: what was judged so far, and how it ended."""
-
-    def __init__(
-        self,
-        selected: selection.Selection,
-        options: RunOptions,
-        reporter: Reporter,
-        executor: LocalExecutor,
-        entries: Sequence[KnownFailure] = (),
-        record: PublicRecord | None = None,
-    ) -> None:
-        self.selected = selected
-        self.options = options
-        self.reporter = reporter
-        self.executor = executor
-        self.environment = Environment()
-        self.verdicts: list[Verdict] = []
-        self.known = Known(entries)
-        self.record = record or PublicRecord()
-        self.placed: list[Placed] = []
-
-    def run(self, asked: Run) -> int:
-        """Execute until the end, Ctrl-C or a failure of the harness: whatever was judged by then is reported."""
-        clock = time.monotonic()
-        self.reporter.opened(asked, [str(case) for case in self.selected.cases])
-        interrupted, failure = False, None
-        try:
-            self._execute()
-        except KeyboardInterrupt:
-            interrupted = True
-        except GradcheckError as error:
-            if not self.verdicts:
-                raise
-            failure = error
-        verdicts = [*self.verdicts, *self._never_run()]
-        complaints = self._complaints(asked, verdicts)
-        reproduced = self.record.told(self.placed)
-        code = exit_code(
-            verdicts,
-            asked.min_executed,
-            interrupted=interrupted,
-            harness_failed=failure is not None,
-            complaints=complaints,
-            reproduced=reproduced,
-        )
-        self.reporter.closed(
-            Report(
-                run=asked,
-                environment=self.environment,
-                tally=tally(verdicts),
-                coverage=coverage(verdicts),
-                pairs=together(verdicts),
-                verdicts=verdicts,
-                seconds=time.monotonic() - clock,
-                exit_code=code,
-                complaints=complaints,
-                reproduced=reproduced,
-            )
-        )
-        if failure:
-            raise failure
-        return code
-
-    def _complaints(self, asked: Run, verdicts: list[Verdict]) -> list[Complaint]:
-        today = datetime.now(timezone.utc).date()
-        return self.known.complaints(self.placed, whole=whole(asked, verdicts), today=today)
-
-    def _execute(self) -> None:
-        for verdict in self._verdicts():
-            self.verdicts.append(verdict)
-            self.reporter.finished(verdict)
-            if 0 < self.options.maxfail <= sum(not one.green for one in self.verdicts):
-                return
-
-    def _verdicts(self) -> Iterator[Verdict]:
-        for point in self.selected.excluded:
-            yield excluded(point.case, point.constraint, point.why)
-        jobs = alike(
-            [
-                self.record.job(job(case, self.options.mutants, stress=self.options.stress))
-                for case in self.selected.cases
-            ]
-        )
-        for asked, seen in self.executor.run(jobs, self._started, self._ready):
-            self.reporter.observed(seen)
-            verdict = conclude(asked.case, seen, self.environment)
-            self.placed.append(Placed(case=asked.case, verdict=verdict, environment=self.environment))
-            yield self.record.marked(self.placed[-1], self.known.marked(self.placed[-1]))
-
-    def _started(self, asked: Job) -> None:
-        self.reporter.started(asked.case)
-
-    def _ready(self, environment: Environment) -> None:
-        self.environment = environment
-        self.reporter.environment(environment)
-
-    def _never_run(self) -> list[Verdict]:
-        judged = {verdict.case for verdict in self.verdicts}
-        return [untested(case) for case in self.selected.cases if str(case) not in judged]
 
 
 def alike(jobs: Sequence[Job]) -> list[Job]:

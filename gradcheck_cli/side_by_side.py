@@ -32,6 +32,8 @@ def run(asked: Asked, options: pipeline.RunOptions, typed: pipeline.Typed, te: S
     versions = unpacked.every(te)
     if len(versions) < 2:
         return pipeline.run(_under(asked, versions), options, typed)
+    if options.resume is not None:
+        raise UsageError("--resume takes up one run: name one --te, and with --output its own folder, OUTPUT/VERSION")
     asked, selected = pipeline.prepared(_under(asked, versions), options)
     base = options.output or pipeline.default_folder(datetime.now(timezone.utc), selected)
     _require_new(base, versions)

@@ -61,7 +61,7 @@ def code_lines(source: str) -> set[int]:
 def length(where: str, node: Function) -> int:
     """Code lines of a function, its docstring left out; of a command the body alone: its options are its help text."""
     name = where.partition(":")[0]
-    first = node.body[0].lineno if name == "cli.py" else node.lineno
+    first = node.body[0].lineno if name.startswith("commands/") else node.lineno
     lines = code_lines(SOURCES[name]) & set(range(first, (node.end_lineno or node.lineno) + 1))
     if ast.get_docstring(node) is not None:
         lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))

@@ -28,6 +28,7 @@ from gradcheck_cli.reporters.jsonl import Journal
 from gradcheck_cli.reporters.marks import code
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.reporters.report_json import text as report_text
+from gradcheck_cli.session import Session
 
 SMOKE = "--matrix smoke --provider torch"
 STAND_IN = ROOT / "tests" / "fake_te"
@@ -357,7 +358,7 @@ def test_a_failure_in_the_middle_loses_nothing_that_was_judged(tmp_path: Path) -
     reporter = Everyone([Journal(tmp_path), FileReporter(tmp_path / "report.json", report_text)])
     opening = pipeline.opening(asked, selected, options, pipeline.Typed(), datetime.now(timezone.utc))
     with pytest.raises(HarnessError, match="no memory for the reference"):
-        pipeline.Session(selected, options, reporter, FailsAtTheSecond()).run(opening)  # type: ignore[arg-type]
+        Session(pipeline.plan(selected, options), reporter, FailsAtTheSecond()).run(opening)  # type: ignore[arg-type]
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [verdict["outcome"] for verdict in report["verdicts"]] == ["CRASHED", "UNTESTED", "UNTESTED"]
     assert report["exit_code"] == 3

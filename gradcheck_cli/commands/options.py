@@ -44,6 +44,14 @@ SeedOption = Annotated[int, option("--seed", "Of the data; part of every id unle
 DeviceOption = Annotated[
     str, option("--device", "cpu, cuda:0, ...; default: the first CUDA device, else cpu.", metavar="NAME")
 ]
+RunDeviceOption = Annotated[
+    str,
+    option("--device", "cpu, cuda:0, ...; all: each CUDA device; default: the first, else cpu.", metavar="NAME"),
+]
+WorkersOption = Annotated[
+    int, option("--workers", "So many at once, sharing the devices; 0: one for each.", min=0, metavar="N")
+]
+ResumeOption = Annotated[bool, option("--resume", "Run what is left of the run in --output, and nothing else.")]
 FORMATS = "table, csv, json, junit, markdown, svg, github; repeatable."
 FormatOption = Annotated[list[str], option("--format", FORMATS, metavar="NAME")]
 LastFailedOption = Annotated[
@@ -93,3 +101,10 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder
 def own_variables() -> dict[str, str]:
     """The GRADCHECK_* variables: all of them, so that one with a wrong name shows."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
+
+
+def typed_options(context: typer.Context) -> list[str]:
+    """The parameters of a command that were typed, or set by a variable."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    # By name: typer brings a click of its own in some versions.
+    return [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]

@@ -24,13 +24,17 @@ from gradcheck_cli.commands.options import (
     OutputOption,
     ProviderOption,
     QuietOption,
+    ResumeOption,
+    RunDeviceOption,
     SeedOption,
     ShardOption,
     StressOption,
     TeOption,
     TimeoutOption,
+    WorkersOption,
     option,
     own_variables,
+    typed_options,
 )
 from gradcheck_cli.reporters.lines import for_terminal
 
@@ -39,6 +43,7 @@ app = typer.Typer()
 
 @app.command()
 def run(
+    context: typer.Context,
     matrix: MatrixOption = "core",
     provider: ProviderOption = ["auto"],  # noqa: B006
     expression: ExpressionOption = "",
@@ -47,10 +52,12 @@ def run(
     maxfail: MaxfailOption = 0,
     shard: ShardOption = "",
     te: TeOption = [],  # noqa: B006
-    device: DeviceOption = "",
+    device: RunDeviceOption = "",
+    workers: WorkersOption = 0,
     timeout: TimeoutOption = 60.0,
     seed: SeedOption = 0,
     output: OutputOption = None,
+    resume: ResumeOption = False,  # noqa: FBT002
     formats: FormatOption = ["table"],  # noqa: B006
     min_executed: MinExecutedOption = 0.5,
     mutants: MutantsOption = "fast",
@@ -61,9 +68,10 @@ def run(
     """Enumerate, execute, judge, report. With several --te: once for each, and a table of them side by side."""
     from gradcheck_cli import pipeline, selection, side_by_side
 
-    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     options = pipeline.RunOptions(
         device=device,
+        workers=workers,
+        resume=typed_options(context) if resume else None,
         last_failed=last_failed,
         maxfail=maxfail,
         timeout=timeout,
@@ -76,6 +84,7 @@ def run(
         quiet=quiet,
     )
     typed = pipeline.Typed(command=sys.argv[1:], variables=own_variables())
+    asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     raise typer.Exit(side_by_side.run(asked, options, typed, te))
 
 

@@ -111,6 +111,30 @@ def exit_code(
     return 0 if counted.executed and counted.share >= floor else 5
 
 
+def in_order(verdicts: Sequence[Verdict], cases: Sequence[str]) -> list[Verdict]:
+    """The same, those of `cases` in that order, whichever came to its end first; others stay in their places."""
+    place = {case: number for number, case in enumerate(cases)}
+    ordered = iter(sorted((one for one in verdicts if one.case in place), key=lambda one: place[one.case]))
+    return [next(ordered) if one.case in place else one for one in verdicts]
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """What decides which cases a run has and how each is judged: a run that is resumed must have the same."""
+
+    gradcheck: str  # its version and what its sources are, so that a version in development is told from another
+    matrix: str = "core"
+    provider: list[str] = []
+    expression: str = ""
+    case: list[str] = []
+    shard: str = ""
+    seed: int = 0
+    timeout: float = 60.0
+    min_executed: float = 0.5
+    mutants: str = "fast"
+    known: str = ""
+    stress: bool = False
+
+
 class Started(Record, frozen=True, kw_only=True, tag="started", tag_field="event"):
     """Journal: a case is about to run."""
 
@@ -132,6 +156,16 @@ class Opened(Record, frozen=True, kw_only=True, tag="run", tag_field="event"):
     schema: int = SCHEMA_VERSION
     run: Run
     cases: list[str] = []  # the ids that were asked for: what a run that was killed must be measured against
+    settings: Settings | None = None  # None in a journal that an older gradcheck wrote
+
+
+class Resumed(Record, frozen=True, kw_only=True, tag="resumed", tag_field="event"):
+    """Journal: a run that had ended early goes on."""
+
+    schema: int = SCHEMA_VERSION
+    at: str  # ISO 8601, UTC
+    judged: int  # cases that had their verdict
+    in_flight: list[str] = []  # cases that were started and had none
 
 
 class Seen(Record, frozen=True, kw_only=True, tag="environment", tag_field="event"):
@@ -150,4 +184,4 @@ class Closed(Record, frozen=True, kw_only=True, tag="closed", tag_field="event")
     interrupted: bool = False
 
 
-JournalLine = Opened | Seen | Started | Finished | Closed
+JournalLine = Opened | Resumed | Seen | Started | Finished | Closed

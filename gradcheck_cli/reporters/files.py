@@ -13,6 +13,11 @@ from gradcheck_cli.reporters.protocol import Silent
 _INSTEAD = "name another with --output"
 
 
+def go_on(folder: Path) -> str:
+    """What to do when a run could not write into its folder any more."""
+    return f"when that is so, `gradcheck run --output {folder} --resume` runs what is left"
+
+
 def write_whole(path: Path, content: str | bytes, instead: str = _INSTEAD) -> None:
     """Write beside the file, then rename: a reader sees the old text or the new one, never half of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -47,4 +52,4 @@ class FileReporter(Silent):
 
     def closed(self, report: Report) -> None:
         """Write the file, whole."""
-        write_whole(self._path, self._view(report))
+        write_whole(self._path, self._view(report), go_on(self._path.parent))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from gradcheck_cli.errors import UsageError
-from gradcheck_cli.records.report import Report
+from gradcheck_cli.records.report import Report, Settings
 from gradcheck_cli.reporters import csv_pandas, junit, markdown, picture, report_json
 from gradcheck_cli.reporters.console import ConsoleReporter, require_printed
 from gradcheck_cli.reporters.everyone import Everyone
 from gradcheck_cli.reporters.files import FileReporter, write_whole
 from gradcheck_cli.reporters.github import GithubReporter
-from gradcheck_cli.reporters.jsonl import Journal, Observations
+from gradcheck_cli.reporters.jsonl import REPORT, Journal, Observations
 from gradcheck_cli.reporters.progress import BarReporter, PlainReporter
 from gradcheck_cli.reporters.protocol import Reporter
-from gradcheck_cli.reporters.read import REPORT
 
 _TABLE = "table"
 _GITHUB = "github"
@@ -36,14 +36,34 @@ PRINTED = (_TABLE, _GITHUB)
 FORMATS = (_TABLE, *_VIEWS, _GITHUB)
 
 
-def of_run(formats: Sequence[str], folder: Path, console: Console, *, quiet: bool) -> Reporter:
+class Files(NamedTuple):
+    """What a run writes as it goes, open and this run's alone."""
+
+    journal: Journal
+    observations: Observations
+
+    def stop(self) -> None:
+        """Close them; twice is harmless."""
+        self.journal.stop()
+        self.observations.stop()
+
+
+def new_files(folder: Path, settings: Settings | None = None) -> Files:
+    """Those of a run that begins; UsageError where there is one already."""
+    _require_new([folder / REPORT])
+    return Files(Journal(folder, settings=settings), Observations(folder))
+
+
+def of_run(
+    formats: Sequence[str], folder: Path, console: Console, *, quiet: bool, files: Files | None = None
+) -> Reporter:
     """Everyone who is told of a run: journal, observations, JSON, CSV and table always, the rest where asked for."""
-    wanted = dict.fromkeys([*_ALWAYS, *_known(formats)])
+    wanted = dict.fromkeys([*_ALWAYS, *known_formats(formats)])
     views = [FileReporter(folder / _VIEWS[name][0], _VIEWS[name][1]) for name in wanted if name not in PRINTED]
     loud = [] if quiet else [progress(console)]
     # The table after the files: it lists those that are there.
     printing = [*loud, ConsoleReporter(console, folder), *([GithubReporter(console)] if _GITHUB in wanted else [])]
-    return Everyone([Journal(folder), Observations(folder), *views], printing)
+    return Everyone([*(files or new_files(folder)), *views], printing)
 
 
 def progress(console: Console) -> Reporter:
@@ -61,7 +81,7 @@ def render(
     judged_from: Path | None = None,
 ) -> None:
     """A finished run again: files into `output` or its own folder, then the table onto the console."""
-    wanted = dict.fromkeys(_known(formats))
+    wanted = dict.fromkeys(known_formats(formats))
     files = {name: (output or folder) / _VIEWS[name][0] for name in wanted if name not in PRINTED}
     _require_new(files.values())
     github = GithubReporter(console)
@@ -84,7 +104,8 @@ def _require_new(files: Iterable[Path]) -> None:
             raise UsageError(f"{file} is there already, and stays as it is: name another folder with --output")
 
 
-def _known(formats: Sequence[str]) -> Sequence[str]:
+def known_formats(formats: Sequence[str]) -> Sequence[str]:
+    """The same; UsageError where one of them is no format."""
     for name in formats:
         if name not in FORMATS:
             raise UsageError(f"unknown format {name!r}; the formats are: {', '.join(FORMATS)}")

@@ -19,13 +19,24 @@ from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.excerpt import shortened
 from gradcheck_cli.records.observation import Observation
-from gradcheck_cli.records.report import Closed, Finished, JournalLine, Opened, Report, Seen, Started, exit_code, tally
+from gradcheck_cli.records.report import (
+    Closed,
+    Finished,
+    JournalLine,
+    Opened,
+    Report,
+    Resumed,
+    Seen,
+    Started,
+    exit_code,
+    in_order,
+    tally,
+)
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
-from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS
+from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS, REPORT
 from gradcheck_cli.reporters.standard_output import complain
 from gradcheck_cli.reporters.unchanged import named_once, unchanged
 
-REPORT = "report.json"
 _INTERRUPTED = 130
 # What was concluded can be read however old it is: a field that came later has a default, which says that it was not
 # there. Observations are read in their own version alone: what an older one did not look at cannot be judged.
@@ -75,6 +86,15 @@ def journal(path: Path) -> list[JournalLine]:
     return lines
 
 
+def whole(path: Path) -> tuple[int, int]:
+    """Where the last whole line of a journal ends, and how many bytes of an unfinished one stand behind it."""
+    raw = _bytes(path)
+    end = len(raw)
+    while end and not (raw[:end].endswith(b"\n") and _is_json(raw[raw.rfind(b"\n", 0, end - 1) + 1 : end])):
+        end = raw.rfind(b"\n", 0, end - 1) + 1
+    return end, len(raw) - end
+
+
 def observations(folder: Path) -> list[tuple[str, Observation]]:
     """Each observation of a run and the file and line where it stands; a file of them may be kept as `.gz`."""
     path = observations_file(folder)
@@ -94,13 +114,15 @@ def observations_file(folder: Path) -> Path | None:
 
 
 def environments(folder: Path) -> dict[str, Environment]:
-    """Case -> where the worker ran that was started on it; empty where the folder holds no journal."""
+    """Case -> where it was judged to have run; empty where the folder holds no journal."""
     where, here = {}, Environment()
     for line in journal(folder / JOURNAL) if (folder / JOURNAL).is_file() else ():
         if isinstance(line, Seen):
             here = line.environment
         if isinstance(line, Started):
             where[line.case] = here
+        if isinstance(line, Finished) and line.verdict.case in where:
+            where[line.verdict.case] = here
     return where
 
 
@@ -129,8 +151,9 @@ def _rebuilt(path: Path) -> Report:
     opened = beginnings[0] if beginnings else None
     if opened is None:
         raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
-    closed = next((line for line in lines if isinstance(line, Closed)), None)
-    verdicts = _verdicts(lines, opened.cases)
+    ends = [line for line in lines if isinstance(line, Closed | Resumed)]
+    closed = ends[-1] if ends and isinstance(ends[-1], Closed) else None  # and not taken up again
+    verdicts = in_order(_verdicts(lines, opened.cases), opened.cases)
     named_once(verdicts, path)
     # What ended with 0 does so no longer where the verdict of a case was lost.
     judged = exit_code(verdicts, opened.run.min_executed, interrupted=False, harness_failed=False)
