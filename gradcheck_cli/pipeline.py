@@ -27,6 +27,7 @@ from gradcheck_cli.reporters.formats import known_formats, new_files, of_run, re
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.session import Plan, Session
 from gradcheck_cli.workers.executor import LocalExecutor
+from gradcheck_cli.workers.strays import kill_marked, of_folder
 
 _OF_ASKED = ("matrix", "provider", "expression", "case", "shard", "seed")
 _OF_OPTIONS = ("timeout", "min_executed", "mutants", "known", "stress")
@@ -66,6 +67,7 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
         earlier = None if options.resume is None else _taken_up(settings, options)
         if earlier:
             held.callback(earlier.files.stop)
+            kill_marked(of_folder(earlier.folder))  # nobody else runs here, and what was killed could not clear up
             settings = earlier.settings
             asked, options = as_it_was(asked, options, settings)
         selected = selection.select(asked)

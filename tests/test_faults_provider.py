@@ -139,6 +139,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         ("abort", Outcome.CRASHED, "signal 6 (SIGABRT)"),
         ("hang", Outcome.TIMED_OUT, "time limit"),
         ("silent_exit", Outcome.CRASHED, "exit code 0"),
+        ("killed", Outcome.CRASHED, "signal 9 (SIGKILL)"),
+        ("hang_in_c", Outcome.TIMED_OUT, "time limit"),
+        ("garbled", Outcome.CRASHED, "garbled answer"),
+        ("orphans", Outcome.CRASHED, "signal 6 (SIGABRT)"),
+        ("flood", Outcome.CRASHED, "signal 6 (SIGABRT)"),
     ),
 )
 def test_a_layer_that_ends_its_worker_is_told(

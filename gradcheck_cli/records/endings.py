@@ -19,8 +19,13 @@ class Ending(NamedTuple):
 ENDINGS: dict[str, Ending] = {
     "segfault": Ending("reads address 0", Outcome.CRASHED),
     "abort": Ending("calls abort()", Outcome.CRASHED),
+    "killed": Ending("is sent SIGKILL, as where the machine runs out of memory", Outcome.CRASHED),
     "hang": Ending("never returns", Outcome.TIMED_OUT),
+    "hang_in_c": Ending("never returns from a call that holds the interpreter's lock", Outcome.TIMED_OUT),
     "silent_exit": Ending("ends the process with exit code 0, without a word", Outcome.CRASHED),
+    "garbled": Ending("answers with a line that is no answer", Outcome.CRASHED),
+    "orphans": Ending("aborts, and leaves processes running, one in a session of its own", Outcome.CRASHED),
+    "flood": Ending("writes 64 MiB to stderr, and aborts", Outcome.CRASHED),
     "out_of_memory": Ending("asks for more memory than there is", Outcome.RAISED),
     "raises": Ending("raises in its forward", Outcome.RAISED),
     "raises_in_wgrad": Ending("raises where its weights' gradients are computed", Outcome.RAISED, in_wgrad=True),

@@ -63,7 +63,7 @@ class Worker:
         self._front = [str(te.folder)] if te else []
         self._unanswered = False
         self._unread, self._searched = bytearray(), 0
-        self._mark, self._last = new_mark(), b""
+        self._mark, self._last = new_mark(log.parent), b""
         self._output = Output(log)
         self._results, write_end = os.pipe()
         command = [sys.executable, "-u", "-X", "faulthandler", "-c", _BOOT, "\n".join([*self._front, *sys.path])]

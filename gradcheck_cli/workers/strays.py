@@ -12,13 +12,18 @@ MARK = "GRADCHECK_WORKER"
 _MOST_LOOKS = 20  # a process may start another one while it is looked for
 
 
-def new_mark() -> str:
+def of_folder(folder: Path) -> str:
+    """What the marks of all children begin with whose logs are in a folder."""
+    return f"{folder.resolve()}#"
+
+
+def new_mark(folder: Path) -> str:
     """A value of the variable MARK that no other child has."""
-    return f"{os.getpid()}-{secrets.token_hex(8)}"
+    return f"{of_folder(folder)}{secrets.token_hex(8)}"
 
 
 def kill_marked(mark: str) -> int:
-    """Kill every process of this user with this mark; how many there were. Knows of none where there is no /proc.
+    """Kill every process of this user whose mark begins so; how many there were. Knows of none without a /proc.
 
     The end of a process group leaves those that began a group or a session of their own (setsid(2)).
     """
@@ -37,7 +42,8 @@ def _killed(pid: int, mark: str) -> bool:
     with suppress(OSError):
         handle = os.pidfd_open(pid)  # of this process alone, also where its number has gone to another one
         try:
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if any(one.startswith(wanted) for one in variables):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 return True
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -32,12 +34,37 @@ def _poison_the_context(device: torch.device) -> None:
     torch.cuda.synchronize(device)
 
 
+def _garble(_: torch.device) -> None:
+    if "--result-fd" not in sys.argv:
+        raise RuntimeError("garbled: expected a worker, which alone has somebody to answer to")
+    os.write(int(sys.argv[sys.argv.index("--result-fd") + 1]), b"loading kernels ...\n")
+
+
+def _leave_orphans(_: torch.device) -> None:
+    for begin in (os.getpid, os.setsid):
+        if os.fork() == 0:
+            begin()
+            time.sleep(1e6)
+    os.abort()
+
+
+def _flood(_: torch.device) -> None:
+    for _again in range(64):
+        os.write(2, b"the same line, over and over: \n" * (1 << 15))
+    os.abort()
+
+
 # Names of `battery.ENDINGS`.
 END: dict[str, Callable[[torch.device], object]] = {
     "segfault": lambda _: ctypes.string_at(0),
     "abort": lambda _: os.abort(),
+    "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda _: time.sleep(1e6),
+    "hang_in_c": lambda _: ctypes.PyDLL(None).sleep(1_000_000),
     "silent_exit": lambda _: os._exit(0),
+    "garbled": _garble,
+    "orphans": _leave_orphans,
+    "flood": _flood,
     "out_of_memory": lambda device: torch.empty(MUCH, dtype=torch.uint8, device=device),
     "raises": _raise,
     "raises_in_wgrad": _raise_in_wgrad,
