@@ -12,6 +12,7 @@ from gradcheck_cli.judge.conclude import conclude, excluded, untested
 from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.judge.public import PublicRecord
 from gradcheck_cli.matrices.matrix import Excluded
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.coverage import coverage, together
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
@@ -20,6 +21,8 @@ from gradcheck_cli.records.report import Report, Run, exit_code, gravest_code, i
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.protocol import Reporter
 from gradcheck_cli.workers.executor import LocalExecutor
+
+_CUT_OFF = "expected a verdict after the case was started; the run was cut off here, or gradcheck itself failed on it"
 
 
 def _any_will_do(_: Environment) -> None:
@@ -53,6 +56,7 @@ class Session:
         self.reporter = reporter
         self.executor = executor
         self.environment = plan.before[-1].environment if plan.before else Environment()
+        self.started: set[Case] = set()
         self.verdicts: list[Verdict] = []
         self.known = Known(entries)
         self.record = record or PublicRecord()
@@ -127,6 +131,7 @@ class Session:
         return self.record.marked(placed, self.known.marked(placed))
 
     def _started(self, asked: Job) -> None:
+        self.started.add(asked.case)
         self.reporter.started(asked.case)
 
     def _ready(self, environment: Environment) -> None:
@@ -136,4 +141,5 @@ class Session:
 
     def _never_run(self) -> list[Verdict]:
         judged = {verdict.case for verdict in self.verdicts}
-        return [untested(job.case) for job in self.plan.jobs if str(job.case) not in judged]
+        left = [job.case for job in self.plan.jobs if str(job.case) not in judged]
+        return [untested(case, _CUT_OFF) if case in self.started else untested(case) for case in left]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,7 @@ import torch
 from test_executor import Run, a_job, can_be_locked, ignore, wait_until
 
 from gradcheck_cli.compute.trial import of_cuda
+from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.twice import twice
 from gradcheck_cli.records.case import Case
@@ -19,7 +22,9 @@ from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
 from gradcheck_cli.workers import output
+from gradcheck_cli.workers.executor import MOST_FAILURES
 from gradcheck_cli.workers.process import Place
+from gradcheck_cli.workers.strays import MARK, kill_marked, new_mark, of_folder
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +65,24 @@ def test_what_a_worker_says_unasked_is_nobodys_answer(tmp_path: Path) -> None:
         assert worker is not None
         wait_until(lambda: not worker.serves(Variables(), []))
         assert next(answers)[1].ending == "finished"
+
+
+def test_what_a_killed_run_left_is_ended_by_its_folder_and_nothing_else_is(tmp_path: Path) -> None:
+    folders = tmp_path / "run", tmp_path / "run2"
+    left, others = (
+        subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: new_mark(folder)}, start_new_session=True)
+        for folder in folders
+    )
+    try:
+        # A process has its variables when it has begun its program.
+        wait_until(lambda: MARK.encode() in Path(f"/proc/{left.pid}/environ").read_bytes())
+        assert kill_marked(of_folder(folders[0])) == 1
+        assert left.wait(30) == -signal.SIGKILL
+        assert others.poll() is None
+    finally:
+        for process in (left, others):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("api", ("leave_a_daemon", "die_but_leave_a_daemon"))
@@ -246,6 +269,21 @@ def test_a_place_whose_worker_cannot_start_leaves_its_cases_to_the_others(
         assert seen == ["finished"] * 6
         with pytest.raises(Exception, match="fell off the bus"):
             next(answers)
+
+
+def test_a_failure_of_gradcheck_itself_costs_its_case_alone_and_is_raised_at_the_end(tmp_path: Path) -> None:
+    with Run(tmp_path).executor as executor:
+        answers = executor.run([a_job(api) for api in ("no_memory", "fine", "raise_here", "stdin")], ignore, ignore)
+        assert [next(answers)[1].case for _ in "ab"] == ["fake:api=fine", "fake:api=stdin"]
+        with pytest.raises(HarnessError, match=r"^no memory for the reference$"):
+            next(answers)
+
+
+def test_a_gradcheck_that_fails_on_every_case_does_not_try_them_all(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with pytest.raises(HarnessError, match="in the engine itself"):
+        run(*["raise_here"] * 9)
+    assert len(run.started) == MOST_FAILURES
 
 
 def test_a_place_has_variables_of_its_own_and_the_user_s_win_over_its_threads(

@@ -68,7 +68,9 @@ def _testcase(suite: ET.Element, verdict: Verdict) -> None:
     if verdict.known:
         message = f"known failure {printable(verdict.known)}: {message}"
     element = ET.SubElement(testcase, tag, type=verdict.outcome.value, message=message)
-    element.text = printable("\n".join([*map(_line, verdict.findings), f"run: {reproducer(verdict.case)}"]))
+    tried = [f"tried once more in a fresh worker: {verdict.retried.value}"] if verdict.retried else []
+    said = [*map(_line, verdict.findings), *tried, f"run: {reproducer(verdict.case)}"]
+    element.text = printable("\n".join(said))
 
 
 def _tag(verdict: Verdict) -> str:

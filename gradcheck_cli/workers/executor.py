@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
+from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job, Variables
 from gradcheck_cli.records.observation import Observation
@@ -17,6 +18,7 @@ from gradcheck_cli.workers.lane import Lane, Setup
 from gradcheck_cli.workers.process import LOOK, Place
 
 ENGINE = "gradcheck_cli.compute.engine:Engine"
+MOST_FAILURES = 5  # of gradcheck itself, after which it will fail on the other cases too
 OnStart = Callable[[Job], None]
 OnEnvironment = Callable[[Environment], None]
 
@@ -27,8 +29,8 @@ class LocalExecutor:
     What happens inside a job is that job's observation and never an exception: a worker that crashes, takes too long
     or answers something else is replaced, and the run goes on; with `retry` the job is run once more in the
     replacement, and what is seen then is the observation's `again`. A worker that cannot start costs its place, and
-    the last of them ends the run with the UsageError or HarnessError that it reports, as a failure of gradcheck itself
-    does with a HarnessError.
+    a failure of gradcheck itself the observation of its case: the others are run all the same, as far as there are
+    places and not too many such failures, and then the first UsageError or HarnessError is raised.
     """
 
     start_timeout = 300.0  # seconds that the imports of a worker may take
@@ -49,6 +51,7 @@ class LocalExecutor:
         setup = Setup(engine, te, timeout, self.start_timeout, retry, self._new_log)
         self.lanes = [Lane(setup, place) for place in ([Place(device)] if isinstance(device, str) else device)]
         self._told: Environment | None = None
+        self._failures: list[HarnessError] = []
 
     def __enter__(self) -> LocalExecutor:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -87,7 +90,7 @@ class LocalExecutor:
         for job in todo:
             held = targets.setdefault(str(job.variables), [])
             held[:] = sorted({*held, job.target})
-        self._told = None
+        self._told, self._failures = None, []
         try:
             while self._handed_out(todo, targets, on_start, on_environment):
                 busy = [lane for lane in self.lanes if lane.job is not None]
@@ -97,7 +100,7 @@ class LocalExecutor:
         finally:
             for lane in self.lanes:
                 lane.drop()
-        failures = [lane.failure for lane in self.lanes if lane.failure]
+        failures = [*self._failures, *(lane.failure for lane in self.lanes if lane.failure)]
         if failures:
             raise failures[0]
 
@@ -120,7 +123,14 @@ class LocalExecutor:
         if lane.starting and lane.ready():
             self._tell(lane, on_environment)
             self._begin(lane, on_start, on_environment)
-        seen = None if lane.starting else lane.seen()
+        try:
+            seen = None if lane.starting else lane.seen()
+        except HarnessError as error:
+            lane.drop()
+            self._failures.append(error)
+            if len(self._failures) == MOST_FAILURES:
+                raise self._failures[0] from None
+            return
         if lane.failure and seen is None and job is not None:
             todo.appendleft(job)
         elif job is not None and seen is not None:
