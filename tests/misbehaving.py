@@ -42,6 +42,10 @@ class Engine:
         """What it imports from first, and what a process that it starts would."""
         return f"{sys.path[0]} {os.environ.get('PYTHONPATH')}"
 
+    def first_to_go(self, _: Job) -> str:
+        """How much sooner than others the kernel kills this process where memory ends."""
+        return Path("/proc/self/oom_score_adj").read_text("ascii").strip()
+
     def fine(self, _: Job) -> None:
         pass
 

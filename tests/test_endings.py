@@ -103,6 +103,13 @@ def test_a_flood_on_stderr_fills_no_disk_and_its_end_is_kept(run: Run, tmp_path:
     assert "in flood_and_crash" in log
 
 
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="the kernel does not say whom it would kill")
+def test_where_memory_ends_a_worker_goes_before_whoever_waits_for_it(run: Run) -> None:
+    (seen,) = run("first_to_go")
+    assert seen.effective["says"] == "1000"
+    assert Path("/proc/self/oom_score_adj").read_text("ascii").strip() != "1000"
+
+
 def test_a_worker_that_prints_no_more_goes_on(run: Run) -> None:
     seen = run("print_no_more", "fine")
     assert len({one.effective["pid"] for one in seen}) == 1
