@@ -107,7 +107,7 @@ USAGE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         (
             "unknown matrix 'nope': expected one of bugs, calling, core, exhaustive, fp8, full, issue-3234, nightly, "
-            "paths, repeat, selftest, smoke, steps, streams",
+            "paths, repeat, selftest, sequences, smoke, steps, streams",
             "or the path of a TOML file",
         ),
     ),

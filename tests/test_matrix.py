@@ -19,19 +19,6 @@ from gradcheck_cli.records.roles import CHAIN
 TE, TORCH = plugins.BUILT_IN["te"], plugins.BUILT_IN["torch"]
 PLUGIN = Candidate(name="mine", apis={"fast": "mine:build"}, summary="a plug-in", distribution="mine")
 PATTERNS = ("balanced", "uneven", "empty_first", "empty_middle", "empty_last", "hot", "all_empty")
-CALLED = (
-    "recompute",
-    "inference",
-    "stream",
-    "cuda_graph",
-    "autocast",
-    "retain_graph",
-    "compile",
-    "optimizer",
-    "moved",
-    "deterministic",
-    "repeat",
-)
 SWITCHES = tuple(itertools.product((False, True), (False, True)))
 
 # The cells of the issue's two scripts, in the order of their output.
@@ -78,10 +65,15 @@ WRONG = {
     ),
     "an axis and its short name": ("[[block]]\nfuse_wgrad = 1\nfuse_wgrad_accumulation = 0\n", 3, "stands twice"),
     "no value": ("[[block]]\nbias = 0\ndtype = []\n", 3, "dtype = [] leaves no case"),
-    "an unknown key": ('description = "x"\ndtype = "bf16"\n', 2, "unknown key 'dtype': expected description, or axes"),
+    "an unknown key": (
+        'description = "x"\ndtype = "bf16"\n',
+        2,
+        "unknown key 'dtype': expected description, include, or axes",
+    ),
     "an unknown table": ("[[block]]\n[options]\nx = 1\n", 2, "unknown key 'options'"),
     "single brackets": ("\n[block]\nbias = 0\n", 2, "expected at least one [[block]], in double brackets"),
     "nothing": ("", 1, "expected at least one [[block]]"),
+    "no names of matrices": ("\ninclude = 3\n", 2, "expected include = [...] with the names of matrices"),
 }
 NOT_TOML = {
     "a value without its end": ('[[block]]\ndtype = "bf16\n', "at line 2, column 14"),
@@ -172,7 +164,7 @@ def test_exhaustive_holds_core(provider: Candidate) -> None:
 
 @pytest.mark.parametrize("provider", (TE, TORCH), ids=("te", "torch"))
 def test_full_fits_some_minutes(provider: Candidate) -> None:
-    assert 150 <= len(cases("full", provider)) <= 300
+    assert 250 <= len(cases("full", provider)) <= 600
 
 
 @pytest.mark.parametrize("provider", (TE, TORCH), ids=("te", "torch"))
@@ -188,10 +180,29 @@ def test_full_has_every_value_that_an_axis_is_asked_with() -> None:
     assert {c.tokens_per_expert for c in found} >= {15, 16, 17, 32, 127, 128, 129}
     assert {c.grad_output for c in found} == {"random", "expanded", "transposed", "offset"}
     assert {c.microbatches for c in found} == {1, 2, 3, 5}
-    # These have matrices of their own: fp8, calling, streams, steps, repeat.
-    apart = ("seed", "recipe", "backward_override", "quantized_model_init", *CALLED)
+    apart = ("seed", "backward_override")  # of fp8
     untouched = [name for name in AXES if name not in apart and len({getattr(c, name) for c in found}) < 2]
     assert untouched == []
+
+
+def test_a_matrix_that_includes_others_has_their_cases_after_its_own() -> None:
+    grown = [cases(name, TORCH) for name in ("full", "calling", "streams", "steps", "repeat")]
+    assert set(grown[0]) > {case for own in grown[1:] for case in own}
+    assert list(cases("sequences", TORCH)) == list(dict.fromkeys(c for own in grown[1:] for c in own))
+
+
+def test_a_file_may_include_a_matrix_and_no_block_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('include = ["smoke"]\n')
+    assert matrix.load(str(own)).blocks == matrix.load("smoke").blocks
+
+
+def test_a_matrix_that_includes_itself_is_refused(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.toml", tmp_path / "other.toml"
+    own.write_text(f'include = ["{other}"]\n')
+    other.write_text(f'include = ["{own}"]\n')
+    with pytest.raises(UsageError, match=r"expected no matrix to include itself, found .*own.toml, .*other.toml do"):
+        matrix.load(str(own))
 
 
 def test_issue_3234_is_the_seed_cell_by_cell_in_its_order() -> None:

@@ -79,8 +79,11 @@ def excluded(case: Case, *, named: bool = False) -> Excluded | None:
     return next((Excluded(case=case, constraint=it.name, why=it.why) for it in due if it.rejects(case)), None)
 
 
-def load(name_or_path: str) -> Matrix:
-    """A matrix by its name in `cases/`, or from a TOML file; UsageError says what is wrong, and on which line."""
+def load(name_or_path: str, within: tuple[str, ...] = ()) -> Matrix:
+    """A matrix by its name in `cases/`, or from a TOML file; UsageError says what is wrong, and on which line.
+
+    `within` are the matrices that include it, from the outermost on.
+    """
     if bug_files.is_record(name_or_path):
         return bug_files.as_matrix(name_or_path, public_reports(name_or_path))
     path = _files().get(name_or_path, Path(name_or_path))
@@ -90,14 +93,19 @@ def load(name_or_path: str) -> Matrix:
             f"expected one of {', '.join(name for name, _ in available())}, "
             f"or the path of a TOML file"
         )
-    return MatrixFile(path).read()
+    if name_or_path in within:
+        raise UsageError(f"matrix {within[0]}: expected no matrix to include itself, found {', '.join(within)} do")
+    found = MatrixFile(path).read()
+    included = (load(name, (*within, name_or_path)) for name in found.include)
+    return msgspec.structs.replace(found, blocks=(*found.blocks, *(block for one in included for block in one.blocks)))
 
 
 def available() -> list[tuple[str, str]]:
     """Name and description of every matrix in `cases/`."""
     documents = {name: MatrixFile(path).document() for name, path in _files().items()}
-    # Not every file there is a matrix: those without a block hold something else.
-    named = [(name, document.get("description", "")) for name, document in documents.items() if "block" in document]
+    # Not every file there is a matrix: those without either hold something else.
+    matrices = {name: document for name, document in documents.items() if {"block", "include"} & document.keys()}
+    named = [(name, document.get("description", "")) for name, document in matrices.items()]
     return sorted([*named, (bug_files.BUGS, bug_files.DESCRIPTION)])
 
 

@@ -35,11 +35,12 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Matrix(Record, frozen=True, kw_only=True):
-    """Blocks of axes, and where they are from."""
+    """Blocks of axes, and where they are from; those of the matrices that it includes come after its own."""
 
     name: str
     description: str
     blocks: tuple[Block, ...]
+    include: tuple[str, ...] = ()
 
 
 def _not_this(value: str) -> str:
@@ -75,17 +76,21 @@ class MatrixFile:
         """The matrix, every value checked."""
         document = self.document()
         for key in document:
-            if key not in ("description", "block"):
+            if key not in ("description", "include", "block"):
                 raise self._wrong(
-                    f"unknown key {shortened(repr(key))}: expected description, or axes under [[block]]", key
+                    f"unknown key {shortened(repr(key))}: expected description, include, or axes under [[block]]", key
                 )
-        blocks = document.get("block")
-        if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+        include = document.get("include", [])
+        if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+            raise self._wrong("expected include = [...] with the names of matrices", "include")
+        blocks = document.get("block", [] if include else None)
+        if not isinstance(blocks, list) or not (blocks or include) or not all(isinstance(one, dict) for one in blocks):
             raise self._wrong("expected at least one [[block]], in double brackets, with axes; found none", "block")
         return Matrix(
             name=self._path.stem,
             description=str(document.get("description", "")),
             blocks=tuple(self._block(number, block) for number, block in enumerate(blocks)),
+            include=tuple(include),
         )
 
     def _block(self, number: int, block: dict[str, Any]) -> Block:
