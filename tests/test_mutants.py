@@ -49,6 +49,7 @@ CASES = (
     "torch:api=loop:frozen_weights=all:frozen_bias=1:bias=1",
     "torch:api=loop:bias=1:m_splits=5,9:in_features=8:out_features=8:dtype=fp16:microbatches=16",
     "torch:api=loop:tied_weights=1:bias=1:m_splits=5,0,9:microbatches=3",
+    "torch:api=loop:optimizer=sgd:frozen_weights=first:m_splits=5,0,9:microbatches=3",
     CHAIN,
     "torch:api=op_mlp:dtype=fp32:microbatches=3:tied_weights=1",
     "torch:api=op_mlp:fuse_wgrad_accumulation=1:zero_out_wgrad=1:grad_output=expanded",

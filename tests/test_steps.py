@@ -19,6 +19,7 @@ from gradcheck_cli.compute.stepping import Stepping
 from gradcheck_cli.judge.conclude import conclude
 from gradcheck_cli.judge.contract import in_words
 from gradcheck_cli.matrices import matrix
+from gradcheck_cli.records.battery import STEPS, needed
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import is_first, since_step, stepped_after
 from gradcheck_cli.records.verdict import Outcome, Verdict
@@ -166,6 +167,11 @@ def test_a_frozen_weight_that_moves_is_told_apart_from_one_that_does_not() -> No
 @pytest.mark.parametrize("fault", ("wgrad_weight_not_moved", "wgrad_requires_grad_lost", "fprop_stale_weight"))
 def test_a_fault_of_steps_leaves_a_layer_right_where_there_are_none(fault: str) -> None:
     assert verdict(f"faults:api={fault}:{SHAPE}").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(("axes", "asked"), (("optimizer=sgd", True), ("moved=to_dtype", True), ("bias=1", False)))
+def test_faults_of_steps_are_put_into_what_has_steps(axes: str, asked: bool) -> None:  # noqa: FBT001
+    assert set(STEPS) & set(needed("fast", Case.parse(f"torch:api=loop:{axes}"))) == (set(STEPS) if asked else set())
 
 
 TE = "bias=1:m_splits=32,0,64:in_features=64:out_features=48:microbatches=3"

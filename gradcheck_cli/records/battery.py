@@ -222,9 +222,17 @@ APIS: tuple[str, ...] = (
 )
 
 
+# What an optimizer makes of the weights, and what is lost when they are moved: no other case has a place for it.
+STEPS = (
+    *("fprop_stale_weight", "dgrad_stale_weight"),
+    *("wgrad_weight_not_moved", "wgrad_frozen_weight_moved", "wgrad_requires_grad_lost"),
+)
+
+
 def needed(mode: str, case: Case) -> list[str]:
     """The names of the mutants that a mode of MODES asks for of a case."""
     if mode == "none":
         return []
     own = {name: one for name, one in MUTANTS.items() if fits(one, chain=is_chain(case))}
-    return [name for name, one in own.items() if mode == "all" or one.role in one.fault.fast]
+    plain = case.optimizer == case.moved == "none"
+    return [n for n, one in own.items() if mode == "all" or (one.role in one.fault.fast and not (plain and n in STEPS))]
