@@ -43,12 +43,8 @@ def judge(folder: Path, asked: float | None, known: str = "", formats: Sequence[
 def held_against(report: Report, folder: Path, known: str) -> Report:
     """The report with what was known of it, and what of that is no longer true."""
     entries: list[KnownFailure] = known_file.load(known)
-    where = environments(folder)
     judge = Known(entries)
-    placed = [
-        Placed(case=_case(one, folder), verdict=one, environment=where.get(one.case, report.environment))
-        for one in report.verdicts
-    ]
+    placed = _placed(report, folder)
     verdicts = [judge.marked(one) for one in placed]
     today = datetime.now(timezone.utc).date()
     complaints = judge.complaints(placed, whole=whole(report.run, verdicts), today=today)
@@ -63,19 +59,21 @@ def held_against(report: Report, folder: Path, known: str) -> Report:
     )
 
 
-def on_record(report: Report, folder: Path) -> Report:
-    """The report of a run of public reports, held against what is recorded of them now; any other as it is."""
-    record = PublicRecord(matrix.public_reports(report.run.matrix))
+def _placed(report: Report, folder: Path) -> list[Placed]:
     where = environments(folder)
-    placed = [
+    return [
         Placed(case=_case(one, folder), verdict=one, environment=where.get(one.case, report.environment))
         for one in report.verdicts
-        if record.knows(one.case)
     ]
-    if not placed:
+
+
+def on_record(report: Report, folder: Path) -> Report:
+    """The report of a run of public reports, held against what is recorded of them now; any other as it is."""
+    if not (reports := matrix.public_reports(report.run.matrix)):
         return report
-    marked = {one.verdict.case: record.marked(one, one.verdict) for one in placed}
-    verdicts = [marked.get(one.case, one) for one in report.verdicts]
+    record = PublicRecord(reports)
+    placed = _placed(report, folder)
+    verdicts = [record.marked(one, one.verdict) for one in placed]
     reproduced, floor = record.told(placed), report.run.min_executed
     code = exit_code(
         verdicts,

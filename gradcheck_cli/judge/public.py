@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gradcheck_cli.judge.known import applies, failures
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.failure import failure_of, named, worded
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.known import Placed
@@ -25,13 +26,9 @@ class PublicRecord:
             for one in report.case:
                 self._by_case.setdefault(one.case, []).append((report, one))
 
-    def knows(self, case: str) -> bool:
-        """Whether a case is one of a report."""
-        return case in self._by_case
-
     def job(self, job: Job) -> Job:
         """The job with the faults that the record has for its case, and its time limit."""
-        own = [one for _, one in self._by_case.get(str(job.case), [])]
+        own = [one for _, one in self._by_case.get(_seedless(job.case), [])]
         mutants = list(dict.fromkeys(name for one in own for name in one.mutants))
         limit = min((one.limit for one in own if one.limit), default=0.0)
         return msgspec.structs.replace(job, mutants=mutants or job.mutants, limit=limit)
@@ -40,7 +37,7 @@ class PublicRecord:
         """The verdict; of a failure that is as recorded, with the links of its reports."""
         fitting = [
             report.links[0]
-            for report, one in self._by_case.get(verdict.case, [])
+            for report, one in self._by_case.get(_seedless(placed.case), [])
             if applies(one, placed.environment) and holds(one, verdict)
         ]
         links = "; ".join(dict.fromkeys(fitting))
@@ -48,13 +45,18 @@ class PublicRecord:
 
     def told(self, run: Sequence[Placed]) -> list[Reproduced]:
         """Each report of which a case was asked for, with what became of those."""
-        by_case = {placed.verdict.case: placed for placed in run}
+        by_case = {_seedless(placed.case): placed for placed in run}
         each = [(report, list(_came_out(report, by_case))) for report in self._reports]
         return [
             Reproduced(name=report.name, title=report.title, link=report.links[0], cases=cases)
             for report, cases in each
             if cases
         ]
+
+
+def _seedless(case: Case) -> str:
+    """The id of a case on the data that a record means."""
+    return str(msgspec.structs.replace(case, seed=0))
 
 
 def holds(one: Recorded, verdict: Verdict) -> bool:

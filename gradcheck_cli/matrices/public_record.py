@@ -71,11 +71,15 @@ def _shown_by_itself(one: Recorded) -> bool:
 def _caught(one: PublicReport) -> list[str]:
     faulty = [it for it in one.case if it.part == "faulty"]
     itself = [it for it in one.case if _shown_by_itself(it)]
-    by = [code(name) for it in faulty for name in (it.mutants or [it.case])]
+    by = [name for it in faulty for name in (_put_into(it) or [code(it.case)])]
     found = [escaped("noticed" if it.mutants else it.said) for it in faulty for _ in it.mutants or [it.case]]
     by += [f"{code(it.case)}, {_where(it)}" for it in itself]
     found += [escaped(it.said) for it in itself]
     return [*_who(one), escaped(one.hit), escaped(one.fixed), "<br>".join(by), "<br>".join(found), escaped(one.lacks)]
+
+
+def _put_into(one: Recorded) -> list[str]:
+    return [f"{code(mutant)} put into {code(one.case)}" for mutant in one.mutants]
 
 
 def _where(one: Recorded) -> str:
