@@ -263,6 +263,14 @@ def test_the_document_counts_the_reports() -> None:
     ]
 
 
+def test_the_readme_counts_them_as_well() -> None:
+    told = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    plain = sum(not one.lacks for one in CAUGHT)
+    assert f"of {len(RECORD)} public reports, " in told
+    assert f"of the {len(CAUGHT)}, {plain} are called as the report says, and {len(CAUGHT) - plain} lack" in told
+    assert f"why {len(RECORD) - len(CAUGHT)} are caught by nothing" in told
+
+
 def test_a_part_of_a_report_is_known_by_its_entry() -> None:
     assert Recorded(case="faults:api=wgrad_nan", outcome=Outcome.NONFINITE).part == "faulty"
     assert Recorded(case="torch:api=op_mlp", outcome=Outcome.PASSED, mutants=["pgrad_nan"]).part == "faulty"
