@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from gradcheck_cli.judge.known import Known, whole
 from gradcheck_cli.judge.public import PublicRecord
 from gradcheck_cli.matrices import matrix
 from gradcheck_cli.records.case import Case
-from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.observation import Observation
 from gradcheck_cli.records.report import Report, exit_code, tally
@@ -24,6 +23,7 @@ from gradcheck_cli.records.verdict import Outcome, Verdict
 from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.formats import PRINTED, render
 from gradcheck_cli.reporters.read import environments, observations, observations_file, read
+from gradcheck_cli.reporters.sharing import Sharing
 
 
 def judge(folder: Path, asked: float | None, known: str = "", formats: Sequence[str] = ("table",)) -> int:
@@ -90,12 +90,13 @@ def judged_again(folder: Path, asked: float | None = None) -> Report:
     """The run's report with every observation judged again; UsageError where a file is not that of a run."""
     lambda_ = allowed(asked)
     report = read(folder)
-    seen = _by_case(observations(folder), {verdict.case for verdict in report.verdicts}, folder)
     where = environments(folder)
-    verdicts = [
-        _again(verdict, seen.get(verdict.case), where.get(verdict.case, report.environment), lambda_, folder)
-        for verdict in report.verdicts
-    ]
+    before = {verdict.case: verdict for verdict in report.verdicts}
+    sharing, judged = Sharing(), dict[str, Verdict]()
+    for seen in _each_once(observations(folder), before, folder):
+        environment = where.get(seen.case, report.environment)
+        judged[seen.case] = sharing.verdict(conclude(_case(before[seen.case], folder), seen, environment, lambda_))
+    verdicts = [judged.get(verdict.case) or _unseen(verdict, folder) for verdict in report.verdicts]
     options = report.run.options if asked is None else {**report.run.options, "--lambda": f"{lambda_:g}"}
     return msgspec.structs.replace(
         report,
@@ -120,23 +121,22 @@ def allowed(asked: float | None) -> float:
     )
 
 
-def _by_case(read_from: list[tuple[str, Observation]], asked: set[str], folder: Path) -> dict[str, Observation]:
-    seen: dict[str, Observation] = {}
+def _each_once(
+    read_from: Iterable[tuple[str, Observation]], asked: Container[str], folder: Path
+) -> Iterator[Observation]:
+    """The observations, each of a case of the run, and one of each; none of them is kept."""
+    seen: set[str] = set()
     for place, observation in read_from:
         if observation.case not in asked:
             raise UsageError(f"{place}: expected a case of the run in {folder}, found {observation.case!r}")
         if observation.case in seen:
             raise UsageError(f"{place}: expected one observation of each case, found a second of {observation.case}")
-        seen[observation.case] = observation
-    return seen
+        seen.add(observation.case)
+        yield observation
 
 
-def _again(
-    before: Verdict, seen: Observation | None, environment: Environment, lambda_: float, folder: Path
-) -> Verdict:
-    """A new verdict on what was seen; what never came to run keeps its own, and nothing else does."""
-    if seen is not None:
-        return conclude(_case(before, folder), seen, environment, lambda_)
+def _unseen(before: Verdict, folder: Path) -> Verdict:
+    """The verdict on a case without an observation: what never came to run keeps its own, and nothing else does."""
     if before.outcome in (Outcome.EXCLUDED, Outcome.UNTESTED):
         return before
     why = f"expected the observation behind a verdict of {before.outcome.value}; found none in {folder}"

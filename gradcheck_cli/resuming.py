@@ -83,7 +83,7 @@ def _earlier(folder: Path, lines: Lines, now: Settings, typed: Collection[str]) 
     if torn:
         complain(f"{path} broke off in its last line: {torn} bytes are dropped, and the case they spoke of runs again")
         lines.cut(end)
-    told = journal(path)
+    told = list(journal(path))
     opened = next((line for line in told if isinstance(line, Opened)), None)
     if opened is None or opened.settings is None:
         raise UsageError(

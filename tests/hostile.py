@@ -151,14 +151,16 @@ def values_of(axis: str) -> list[str]:
 @st.composite
 def ids(draw: st.DrawFn) -> str:
     """An id that is nearly one: any axes, most with a value that they have."""
-    parts = [draw(st.sampled_from(["torch", "te", "faults", "", "../x"])), f"api={draw(_mostly(values_of('api')))}"]
+    provider = draw(_mostly(["torch", "te"]))
+    apis = list(plugins.BUILT_IN[provider].apis) if provider in plugins.BUILT_IN else values_of("api")
+    parts = [provider, f"api={draw(_mostly(apis))}"]
     axes = draw(st.lists(st.sampled_from(AXES[2:]), max_size=6, unique=draw(st.booleans())))
     return ":".join([*parts, *(f"{axis}={draw(_mostly(values_of(axis)))}" for axis in axes)])
 
 
 def _mostly(right: Sequence[str]) -> st.SearchStrategy[str]:
     wrong = st.one_of(st.sampled_from([str(leaf)[:9000] for leaf in LEAVES]), st.text(max_size=6))
-    return st.integers(0, 19).flatmap(lambda n: wrong if n == 0 else st.sampled_from(list(right)))
+    return st.integers(0, 49).flatmap(lambda n: wrong if n == 0 else st.sampled_from(list(right)))
 
 
 @st.composite
@@ -166,11 +168,9 @@ def matrices(draw: st.DrawFn) -> bytes:
     """A matrix file that is nearly one."""
     lines = []
     for _ in range(draw(st.integers(0, 3))):
-        lines.append(draw(st.sampled_from(["[[block]]", "[[block]]", "[[block]]", "[block]", "[[blocks]]"])))
-        for axis in draw(st.lists(st.sampled_from(WORDS), max_size=7)):
-            some = draw(st.lists(_mostly(values_of(axis) if axis in AXES else ["1", "2"]), max_size=4))
+        lines.append(draw(_mostly(["[[block]]"])))
+        for axis in draw(st.lists(st.one_of(st.sampled_from(AXES[1:]), _mostly(WORDS)), max_size=6, unique=True)):
+            some = draw(st.lists(_mostly(values_of(axis) if axis in AXES else ["1", "2"]), min_size=1, max_size=4))
             written = [one if one.isdecimal() and draw(st.booleans()) else json.dumps(one) for one in some]
-            lines.append(
-                f"{axis} = {draw(st.sampled_from(['[{}]', '[{}]', '{}', '[[{}]]'])).format(', '.join(written))}"
-            )
+            lines.append(f"{axis} = {draw(_mostly(['[{}]'])).replace('{}', ', '.join(written))}")
     return "\n".join(lines).encode(errors="surrogatepass")

@@ -120,7 +120,7 @@ def test_what_is_in_it_are_the_records_of_the_run(run: Path, tmp_path: Path) -> 
     found = members(run)
     assert from_json(found["report.json"], Report).verdicts == read(run).verdicts
     (tmp_path / "journal.jsonl").write_text(found["journal.jsonl"])
-    assert len(journal(tmp_path / "journal.jsonl")) == len(journal(run / "journal.jsonl"))
+    assert len(list(journal(tmp_path / "journal.jsonl"))) == len(list(journal(run / "journal.jsonl")))
     assert from_json(found["minimised.json"], Minimised).asked == RED
 
 

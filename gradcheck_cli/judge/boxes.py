@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from gradcheck_cli.records.rule import Term
 
+_MOST_VALUES = 1_000
+
 Value = str | int
 Point = Mapping[str, Value]
 
@@ -76,15 +78,40 @@ class Box:
 
 
 def cases(points: Sequence[Point], axes: Sequence[str], kept: Sequence[str] = ()) -> Cases:
-    """The cases in the order given; an axis that is the same everywhere says nothing, and is left out if not kept."""
-    having: dict[str, dict[Value, int]] = {axis: {} for axis in axes}
-    for number, point in enumerate(points):
-        for axis in axes:
-            having[axis][point[axis]] = having[axis].get(point[axis], 0) | 1 << number
+    """The cases in the order given; one that is the same everywhere says nothing, and is left out if not kept.
+
+    So is one with more values than a rule would name, such as a seed of its own for each case: memory has no room.
+    """
+    numbers: dict[str, dict[Value, list[int]]] = {axis: {} for axis in axes}
+    for axis, own in numbers.items():
+        for number, point in enumerate(points):
+            own.setdefault(point[axis], []).append(number)
     return Cases(
         everyone=(1 << len(points)) - 1,
-        having={axis: values for axis, values in having.items() if len(values) > 1 or axis in kept},
+        having={
+            axis: {value: mask(some) for value, some in own.items()}
+            for axis, own in numbers.items()
+            if 1 < len(own) <= _MOST_VALUES or axis in kept
+        },
     )
+
+
+def mask(numbers: Sequence[int]) -> int:
+    """The set of these cases, in ascending order: a bit mask, made at once, and not bit by bit."""
+    bits = bytearray(numbers[-1] // 8 + 1 if numbers else 0)
+    for number in numbers:
+        bits[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(bits, "little")
+
+
+def members(some: int) -> list[int]:
+    """The cases of a set, in ascending order."""
+    written = f"{some:b}"[::-1]
+    found, at = [], written.find("1")
+    while at >= 0:
+        found.append(at)
+        at = written.find("1", at + 1)
+    return found
 
 
 def _any(having: Mapping[Value, int], values: Iterable[Value]) -> int:

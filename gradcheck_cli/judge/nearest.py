@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gradcheck_cli.judge.boxes import Point
 from gradcheck_cli.records.case import DEFAULTS
@@ -14,23 +15,40 @@ Row = tuple[Verdict, Point]
 _FAULTS = "faults"
 
 
+class _Marked(NamedTuple):
+    """A case, its place among others, and the number that its axes add up to: but for one axis, that of neighbours."""
+
+    place: int
+    row: Row
+    mark: int
+
+    def without(self, axis: str) -> int:
+        """What the other axes add up to."""
+        return self.mark - hash((axis, self.row[1][axis]))
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The simplest first, then the first."""
+        return simplicity(self.row[1]), self.place
+
+
 def nearest(failing: Sequence[Row], rows: Sequence[Row], preferred: Sequence[str]) -> Nearest | None:
     """The neighbour that passed, of the simplest case that has one; None where every case that passed is further away.
 
     Of several, one on an axis of the rule, then that of the simplest failing case, then the simplest itself.
     """
-    by_axis = {axis: _by_the_rest(rows, axis) for axis in (rows[0][1] if rows else ())}
-    found = [
-        (axis not in preferred, simplicity(lost), simplicity(kept), verdict, lost, passed, kept, axis)
-        for verdict, lost in failing
-        for axis, alike in by_axis.items()
-        if (axis, lost["provider"]) != ("api", _FAULTS)
-        for passed, kept in alike.get(_rest(lost, axis), ())
-    ]
-    if not found:
+    lost = _marked(failing)
+    kept = _marked(row for row in rows if row[0].outcome is Outcome.PASSED)
+    found = (
+        (axis not in preferred, one.order[0], other.order[0], one.place, number, other.place, axis, one.row, other.row)
+        for number, axis in enumerate(failing[0][1] if failing else ())
+        for one, other in _neighbours(axis, lost, kept)
+    )
+    first = min(found, key=lambda pair: pair[:6], default=None)
+    if first is None:
         return None
-    *_, verdict, lost, passed, kept, axis = min(found, key=lambda one: one[:3])
-    return Nearest(case=passed.case, beside=verdict.case, axis=axis, failing=lost[axis], passing=kept[axis])
+    *_, axis, (verdict, point), (passed, beside) = first
+    return Nearest(case=passed.case, beside=verdict.case, axis=axis, failing=point[axis], passing=beside[axis])
 
 
 def simplicity(point: Point) -> int:
@@ -38,14 +56,25 @@ def simplicity(point: Point) -> int:
     return sum(point[axis] != default for axis, default in DEFAULTS.items())
 
 
-def _by_the_rest(rows: Sequence[Row], axis: str) -> dict[tuple[object, ...], list[Row]]:
-    """The cases that passed, by the values of all axes but one."""
-    found: dict[tuple[object, ...], list[Row]] = {}
-    for verdict, point in rows:
-        if verdict.outcome is Outcome.PASSED:
-            found.setdefault(_rest(point, axis), []).append((verdict, point))
-    return found
+def _marked(rows: Iterable[Row]) -> list[_Marked]:
+    return [_Marked(place, row, sum(map(hash, row[1].items()))) for place, row in enumerate(rows)]
 
 
-def _rest(point: Point, axis: str) -> tuple[object, ...]:
-    return tuple(value for name, value in point.items() if name != axis)
+def _neighbours(axis: str, lost: Sequence[_Marked], kept: Sequence[_Marked]) -> Iterable[tuple[_Marked, _Marked]]:
+    """Of all that differ on this axis alone, the first failing case and the first that passed."""
+    failed: dict[int, _Marked] = {}
+    for one in lost:
+        if (axis, one.row[1]["provider"]) != ("api", _FAULTS):
+            _put_first(failed, one.without(axis), one)
+    passed: dict[int, _Marked] = {}
+    for one in kept:
+        if (rest := one.without(axis)) in failed:
+            _put_first(passed, rest, one)
+    # Different axes may add up to one number, once in some thousand years.
+    pairs = ((failed[rest], other) for rest, other in passed.items())
+    return (pair for pair in pairs if pair[0].row[1] == {**pair[1].row[1], axis: pair[0].row[1][axis]})
+
+
+def _put_first(found: dict[int, _Marked], rest: int, one: _Marked) -> None:
+    if rest not in found or one.order < found[rest].order:
+        found[rest] = one

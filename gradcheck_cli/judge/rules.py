@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import msgspec
 
-from gradcheck_cli.judge.boxes import Point, cases
+from gradcheck_cli.judge.boxes import Point, cases, mask, members
 from gradcheck_cli.judge.conjunction import conjunctions
 from gradcheck_cli.judge.nearest import nearest, simplicity
 from gradcheck_cli.records.case import AXES, DEFAULTS
@@ -112,9 +112,9 @@ def _rules(verdicts: Sequence[Verdict], group: Group) -> list[Rule]:
     numbers = [number for number, verdict in enumerate(verdicts) if number in group.names or _speaks(verdict, group)]
     points = [verdicts[number].every_axis for number in numbers]
     axes = [*AXES, *sorted({axis for point in points for axis in point} - set(AXES))]
-    whole: list[Point] = [{axis: point.get(axis, "") for axis in axes} for point in points]
+    whole = [_whole(point, axes) for point in points]
     among = cases(whole, axes)
-    failing = _mask(number in group.names for number in numbers)
+    failing = mask([place for place, number in enumerate(numbers) if number in group.names])
     rows = [(verdicts[number], point) for number, point in zip(numbers, whole, strict=True)]
     found = conjunctions(among, failing)
     covered = 0
@@ -128,7 +128,7 @@ def _rules(verdicts: Sequence[Verdict], group: Group) -> list[Rule]:
 
 def _rule(group: Group, rows: list[tuple[Verdict, Point]], terms: list[Term], failing: int, inside: int) -> Rule:
     """A rule with its counts, its simplest case, and the case that passes beside one of its cases."""
-    shown = [row for number, row in enumerate(rows) if (failing & inside) >> number & 1]
+    shown = [rows[number] for number in members(failing & inside)]
     return Rule(
         role=group.role,
         outcome=group.outcome,
@@ -153,7 +153,7 @@ def _behind(verdict: Verdict, group: Group) -> bool:
 def _no_rule(group: Group, rows: list[tuple[Verdict, Point]], failing: int, left: int) -> Rule:
     """What stands for the cases that no rule covers."""
     alone = _rule(group, rows, [], failing, left)
-    exceptions = [row[0].case for number, row in enumerate(rows) if left >> number & 1]
+    exceptions = [rows[number][0].case for number in members(left)]
     return msgspec.structs.replace(
         alone, failing=0, of=0, elsewhere=failing.bit_count(), elsewhere_of=len(rows), exceptions=exceptions
     )
@@ -173,5 +173,6 @@ def _speaks(verdict: Verdict, group: Group) -> bool:
     return judged and all(role != group.role or verdict.of_role(role) is not None for role in ROLES)
 
 
-def _mask(bits: Iterable[bool]) -> int:
-    return sum(1 << number for number, bit in enumerate(bits) if bit)
+def _whole(point: Point, axes: Sequence[str]) -> Point:
+    """A case by each of these axes; most name all of them, and are taken as they are."""
+    return point if point.keys() >= set(axes) else {axis: point.get(axis, "") for axis in axes}

@@ -39,10 +39,20 @@ def together(verdicts: Sequence[Verdict]) -> Pairs:
     for asked in layers.values():
         executed = [verdict for verdict in asked if verdict.outcome.executed]
         varying = [axis for axis in AXES if len({verdict.axes.get(axis) for verdict in asked}) > 1]
-        for first, second in itertools.combinations(varying, 2):
-            for place, cases in enumerate((asked, executed)):
-                counted[place] += len({(verdict.axes.get(first), verdict.axes.get(second)) for verdict in cases})
+        for place, cases in enumerate((asked, executed)):
+            counted[place] += _pairs([[verdict.axes.get(axis) for verdict in cases] for axis in varying])
     return Pairs(asked=counted[0], executed=counted[1])
+
+
+def _pairs(columns: list[list[str | int | None]]) -> int:
+    """How many different values stand together in some row, over every two columns.
+
+    Without the column of most values, that of a seed, few rows of many are left: those pairs are counted apart.
+    """
+    *rest, widest = sorted(columns, key=lambda column: len(set(column))) or [[]]
+    rows = set(zip(*rest, strict=True))
+    narrow = sum(len({(row[i], row[j]) for row in rows}) for i, j in itertools.combinations(range(len(rest)), 2))
+    return narrow + sum(len(set(zip(widest, column, strict=True))) for column in rest)
 
 
 def coverage(verdicts: Sequence[Verdict]) -> list[Covered]:

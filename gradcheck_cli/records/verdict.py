@@ -9,6 +9,8 @@ from gradcheck_cli.records.case import DEFAULTS, LAYER
 from gradcheck_cli.records.observation import Role
 from gradcheck_cli.records.roles import has
 
+_ALL = {*LAYER, *DEFAULTS}
+
 
 class Outcome(str, Enum):
     """What a slot or a case deserves, mildest first; NOT_THE_CASE is judged first and alone."""
@@ -120,7 +122,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     @property
     def every_axis(self) -> dict[str, str | int]:
         """Its axes; one that its run did not know yet has its default, which means what every case meant."""
-        return {**dict.fromkeys(LAYER, ""), **DEFAULTS, **self.axes}
+        return self.axes if self.axes.keys() >= _ALL else {**dict.fromkeys(LAYER, ""), **DEFAULTS, **self.axes}
 
     @property
     def green(self) -> bool:

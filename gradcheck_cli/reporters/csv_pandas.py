@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gradcheck_cli.records.case import AXES
 from gradcheck_cli.records.observation import ROLES
 from gradcheck_cli.records.report import Report
@@ -10,6 +12,7 @@ from gradcheck_cli.reporters import folding
 from gradcheck_cli.reporters.plain_text import one_line
 
 _BEFORE = ("case",)
+_ROWS = 2_000
 _FORMULA = ("=", "+", "-", "@")
 _AFTER = (
     "worst_slot",
@@ -26,6 +29,11 @@ _AFTER = (
 
 def text(report: Report) -> str:
     """`report.csv`; a cell is empty where there is nothing to say (bgrad without bias, a ratio nobody measured)."""
+    return "".join(parts(report))
+
+
+def parts(report: Report) -> Iterator[str]:
+    """The same, some thousand rows after the other."""
     # Here and nowhere else: pandas takes longer to import than all the rest of gradcheck.
     import pandas as pd
 
@@ -33,10 +41,10 @@ def text(report: Report) -> str:
     later = {axis: None for verdict in report.verdicts for axis in verdict.axes if axis not in AXES}
     columns = [*_BEFORE, *AXES, *later, "outcome", *folding.columns(report.verdicts), *_AFTER]
     # dtype=object keeps whole numbers whole beside empty cells.
-    frame = pd.DataFrame([_row(verdict) for verdict in report.verdicts], columns=columns, dtype=object)
-    frame = frame.map(_cell).rename(columns=_cell)
-    csv: str = frame.to_csv(index=False, lineterminator="\n")
-    return csv
+    for first in range(0, len(report.verdicts) or 1, _ROWS):
+        some = [_row(verdict) for verdict in report.verdicts[first : first + _ROWS]]
+        frame = pd.DataFrame(some, columns=columns, dtype=object).map(_cell).rename(columns=_cell)
+        yield frame.to_csv(index=False, header=not first, lineterminator="\n")
 
 
 def _cell(value: object) -> object:

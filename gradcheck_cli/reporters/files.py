@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gradcheck_cli.errors import UsageError
@@ -18,14 +18,15 @@ def go_on(folder: Path) -> str:
     return f"when that is so, `gradcheck run --output {folder} --resume` runs what is left"
 
 
-def write_whole(path: Path, content: str | bytes, instead: str = _INSTEAD) -> None:
+def write_whole(path: Path, content: str | bytes | Iterable[str], instead: str = _INSTEAD) -> None:
     """Write beside the file, then rename: a reader sees the old text or the new one, never half of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with beside.open("wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                for part in [content] if isinstance(content, str | bytes) else content:
+                    file.write(part.encode() if isinstance(part, str) else part)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -46,7 +47,7 @@ def unwritable(path: Path, error: OSError, instead: str = _INSTEAD) -> UsageErro
 class FileReporter(Silent):
     """Writes one view of the report when the run is over."""
 
-    def __init__(self, path: Path, view: Callable[[Report], str]) -> None:
+    def __init__(self, path: Path, view: Callable[[Report], str | Iterable[str]]) -> None:
         self._path = path
         self._view = view
 

@@ -22,9 +22,9 @@ from gradcheck_cli.reporters.protocol import Reporter
 
 _TABLE = "table"
 _GITHUB = "github"
-_VIEWS: dict[str, tuple[str, Callable[[Report], str]]] = {
-    "json": (REPORT, report_json.text),
-    "csv": ("report.csv", csv_pandas.text),
+_VIEWS: dict[str, tuple[str, Callable[[Report], str | Iterable[str]]]] = {
+    "json": (REPORT, report_json.parts),
+    "csv": ("report.csv", csv_pandas.parts),
     "junit": ("junit.xml", junit.text),
     "markdown": ("report.md", markdown.text),
     "svg": ("table.svg", picture.text),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,7 +31,10 @@ from gradcheck_cli.records.report import (
     tally,
 )
 from gradcheck_cli.records.verdict import Finding, Outcome, Verdict
+from gradcheck_cli.reporters import report_json
 from gradcheck_cli.reporters.jsonl import JOURNAL, OBSERVATIONS, REPORT
+from gradcheck_cli.reporters.lines_of_file import is_json, placed
+from gradcheck_cli.reporters.sharing import Sharing
 from gradcheck_cli.reporters.standard_output import complain
 from gradcheck_cli.reporters.unchanged import named_once, unchanged
 
@@ -45,6 +46,7 @@ _CUT_OFF = "expected a verdict after the case was started, found none in the jou
 _ANEW = "record the run again"
 _NEVER_RUN = "expected the case to run; the run ended before it"
 _decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode
+_decode_verdict: Callable[[bytes], Verdict] = msgspec.json.Decoder(Verdict).decode
 _decode_observation: Callable[[bytes], Observation] = msgspec.json.Decoder(Observation).decode
 _decode_line: Callable[[bytes], JournalLine] = msgspec.json.Decoder(JournalLine).decode
 
@@ -59,9 +61,9 @@ def read(folder: Path) -> Report:
     """The report of a run; UsageError where the folder holds none that this version can read."""
     path, instead = folder / REPORT, folder / JOURNAL
     if paths.is_file(path):
-        raw = _bytes(path)
-        if _is_json(raw) or not instead.is_file():
-            return unchanged(_record(raw, _decode_report, where=str(path)), path)
+        told = _by_verdict(path) or _whole(path, instead)
+        if told:
+            return unchanged(told, path)
         _say(f"{path} breaks off, or holds no JSON: what is told is what {instead} holds")
     if paths.is_file(instead):
         return _rebuilt(instead)
@@ -70,32 +72,51 @@ def read(folder: Path) -> Report:
     )
 
 
+def _whole(path: Path, instead: Path) -> Report | None:
+    """A report in one piece; None where it is no JSON, and the journal may say more."""
+    raw = _bytes(path)
+    return _record(raw, _decode_report, where=str(path)) if is_json(raw) or not instead.is_file() else None
+
+
+def _by_verdict(path: Path) -> Report | None:
+    """A report as `report_json` writes it, verdict by verdict; None where it is laid out otherwise, or wrong."""
+    sharing, verdicts = Sharing(), []
+    try:
+        with path.open("rb") as file:
+            head = b"".join(report_json.until(file, report_json.BEGIN))
+            while (line := file.readline()) and line.startswith(report_json.ITEM):
+                item = line + b"".join(report_json.until(file, *report_json.ITEM_ENDS))
+                verdicts.append(sharing.verdict(_decode_verdict(item.rstrip(b",\n"))))
+            left = _record(head + line + file.read(), _decode_report, where=str(path))
+    except (EOFError, OSError, UsageError, msgspec.DecodeError, RecursionError):
+        return None
+    return None if left.verdicts else msgspec.structs.replace(left, verdicts=verdicts)
+
+
 @functools.cache  # a journal is read for more than one question, and spoken of once
 def _say(what: str) -> None:
     complain(what)
 
 
-def journal(path: Path) -> list[JournalLine]:
+def journal(path: Path) -> Iterator[JournalLine]:
     """The lines of a journal; one that holds no JSON is passed over, and told of where it is not the last."""
-    lines = []
-    for place, line in _placed(path):
-        if _is_json(line):
-            lines.append(_record(line, _decode_line, where=place))
+    for place, line in placed(path):
+        if is_json(line):
+            yield _record(line, _decode_line, where=place)
         else:
             _say(f"{place} breaks off, or holds no JSON: it is passed over, and what it said is not told")
-    return lines
 
 
 def whole(path: Path) -> tuple[int, int]:
     """Where the last whole line of a journal ends, and how many bytes of an unfinished one stand behind it."""
     raw = _bytes(path)
     end = len(raw)
-    while end and not (raw[:end].endswith(b"\n") and _is_json(raw[raw.rfind(b"\n", 0, end - 1) + 1 : end])):
+    while end and not (raw.endswith(b"\n", 0, end) and is_json(raw[raw.rfind(b"\n", 0, end - 1) + 1 : end])):
         end = raw.rfind(b"\n", 0, end - 1) + 1
     return end, len(raw) - end
 
 
-def observations(folder: Path) -> list[tuple[str, Observation]]:
+def observations(folder: Path) -> Iterator[tuple[str, Observation]]:
     """Each observation of a run and the file and line where it stands; a file of them may be kept as `.gz`."""
     path = observations_file(folder)
     if path is None:
@@ -104,7 +125,8 @@ def observations(folder: Path) -> list[tuple[str, Observation]]:
             f"writes it; without it `gradcheck report` shows what the run concluded"
         )
     instead = f"record the run again to judge it; `gradcheck report {folder}` still shows what it concluded"
-    return _lines(path, _decode_observation, OBSERVATION_VERSION, instead, oldest=OBSERVATION_VERSION)
+    for place, line in placed(path):
+        yield place, _record(line, _decode_observation, place, OBSERVATION_VERSION, instead, OBSERVATION_VERSION)
 
 
 def observations_file(folder: Path) -> Path | None:
@@ -126,40 +148,42 @@ def environments(folder: Path) -> dict[str, Environment]:
     return where
 
 
-def _lines(path: Path, decode: Callable[[bytes], T], version: int, instead: str, oldest: int) -> list[tuple[str, T]]:
-    """The records of a file of lines, each with its place; a last line that was left unfinished is passed over."""
-    return [
-        (place, _record(line, decode, where=place, version=version, instead=instead, oldest=oldest))
-        for place, line in _placed(path)
-    ]
-
-
-def _placed(path: Path) -> list[tuple[str, bytes]]:
-    """Each line and its place, without those that hold nothing, and without a last one that was left unfinished."""
-    # A machine that lost its power may have left zero bytes where the last lines would be.
-    numbered = [(i, line) for i, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip(b"\0 \r")]
-    if numbered and not _is_json(numbered[-1][1]):
-        numbered.pop()
-    return [(f"{path}, line {number}", line) for number, line in numbered]
-
-
 def _rebuilt(path: Path) -> Report:
-    lines = journal(path)
-    beginnings = [line for line in lines if isinstance(line, Opened)]
+    verdicts: dict[str, Verdict] = {}
+    once: dict[type[JournalLine], list[Any]] = {Opened: [], Seen: [], Closed: [], Resumed: []}
+    sharing = Sharing()
+    for line in journal(path):
+        if isinstance(line, Started):
+            verdicts[line.case] = sharing.verdict(_untested(line.case, line.axes, _CUT_OFF))
+        elif isinstance(line, Finished):
+            verdicts[line.verdict.case] = sharing.verdict(line.verdict)
+        else:
+            once[type(line)].append(line)
+            once[Closed] = [] if isinstance(line, Resumed) else once[Closed]  # and not taken up again
+    opened = _only(once[Opened], path)
+    for case in opened.cases:
+        if case not in verdicts:
+            verdicts[case] = sharing.verdict(_untested(case, _axes(case), _NEVER_RUN))
+    return _closed(opened, in_order(list(verdicts.values()), opened.cases), once, path)
+
+
+def _only(beginnings: list[Opened], path: Path) -> Opened:
+    """The one run that a journal tells of."""
     if len(beginnings) > 1:
         raise UsageError(f"{path} holds {len(beginnings)} runs, one after the other: expected one")
-    opened = beginnings[0] if beginnings else None
-    if opened is None:
+    if not beginnings:
         raise UsageError(f"no run in {path}: expected its first line to say what was asked; the run has to be repeated")
-    ends = [line for line in lines if isinstance(line, Closed | Resumed)]
-    closed = ends[-1] if ends and isinstance(ends[-1], Closed) else None  # and not taken up again
-    verdicts = in_order(_verdicts(lines, opened.cases), opened.cases)
+    return beginnings[0]
+
+
+def _closed(opened: Opened, verdicts: list[Verdict], once: Mapping[type[JournalLine], list[Any]], path: Path) -> Report:
     named_once(verdicts, path)
+    closed: Closed | None = next(reversed(once[Closed]), None)
     # What ended with 0 does so no longer where the verdict of a case was lost.
     judged = exit_code(verdicts, opened.run.min_executed, interrupted=False, harness_failed=False)
     return Report(
         run=opened.run,
-        environment=next((line.environment for line in lines if isinstance(line, Seen)), Environment()),
+        environment=next((line.environment for line in once[Seen]), Environment()),
         tally=tally(verdicts),
         coverage=coverage(verdicts),
         pairs=together(verdicts),
@@ -167,20 +191,6 @@ def _rebuilt(path: Path) -> Report:
         seconds=closed.seconds if closed else sum(verdict.seconds for verdict in verdicts),
         exit_code=(closed.exit_code or judged) if closed else _INTERRUPTED,
     )
-
-
-def _verdicts(lines: list[JournalLine], asked: list[str]) -> list[Verdict]:
-    """One a case: the last that was written; of a case that was only started, or only asked for, that it is open."""
-    verdicts: dict[str, Verdict] = {}
-    for line in lines:
-        if isinstance(line, Started):
-            verdicts[line.case] = _untested(line.case, line.axes, _CUT_OFF)
-        if isinstance(line, Finished):
-            verdicts[line.verdict.case] = line.verdict
-    for case in asked:
-        if case not in verdicts:
-            verdicts[case] = _untested(case, _axes(case), _NEVER_RUN)
-    return list(verdicts.values())
 
 
 def _untested(case: str, axes: dict[str, str | int], why: str) -> Verdict:
@@ -201,7 +211,6 @@ def _axes(case: str) -> dict[str, str | int]:
 def _record(
     raw: bytes,
     decode: Callable[[bytes], T],
-    *,
     where: str,
     version: int = SCHEMA_VERSION,
     instead: str = _ANEW,
@@ -225,19 +234,8 @@ def _record(
 
 def _bytes(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"cannot read {path}: {error}; expected a whole file, as gzip writes it") from error
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror or error}; expected a file of `gradcheck run`"
         ) from error
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
