@@ -374,6 +374,11 @@ DESCRIBED = {
     ("te:api=op:delay_wgrad_compute=1", "wgrad", "2.20.2"): "backward_dw() assigns .grad",
     ("te:api=op_mlp:fuse_wgrad=1:overwrite_main_grad=some", "wgrad_fc2", "2.20.2"): "overwrite_main_grad is read of",
     ("te:api=op:delay_wgrad_compute=1:fuse_wgrad=1", "wgrad", "2.20.2"): "",
+    ("te:api=op:recompute=te:recipe=DelayedScaling", "dgrad", "2.20.2"): "an op that te.checkpoint runs again",
+    ("te:api=op:recompute=te:recipe=DelayedScaling", "wgrad", "2.17.1"): "an op that te.checkpoint runs again",
+    ("te:api=op:recompute=te:recipe=DelayedScaling", "fprop", "2.20.2"): "",
+    ("te:api=module:recompute=te:recipe=DelayedScaling", "dgrad", "2.20.2"): "",
+    ("te:api=op:cuda_graph=torch:fuse_wgrad=1", "wgrad", "2.20.2"): "a replay runs no Python",
     ("te:api=op:delay_wgrad_compute=1", "dgrad", "2.20.2"): "",
     ("torch:api=loop:delay_wgrad_compute=1", "wgrad", "2.20.2"): "",
 }
@@ -433,6 +438,23 @@ def test_a_module_that_lists_its_packed_weight_takes_64_groups_too() -> None:
     here = Environment(versions={"transformer_engine": "2.17.1", "cublaslt": "13.5.1"}, compute_capability=(9, 0))
     (only,) = closed(Case.parse("te:api=module:path=native:single_grouped_weight=1:num_gemms=65"), here)
     assert (only.name, only.unlock) == ("native-takes-64-groups", "num_gemms <= 64")
+
+
+CAPTURED = {
+    "te:api=op:dtype=fp32:cuda_graph=torch": "op-reads-splits-on-the-host",
+    "te:api=op:dtype=fp32:cuda_graph=te": "op-reads-splits-on-the-host",
+    "te:api=op:cuda_graph=te": "",
+    "te:api=module:dtype=fp32:cuda_graph=torch": "",
+    "te:api=op:dtype=fp32": "",
+}
+
+
+@pytest.mark.parametrize(("text", "row"), CAPTURED.items(), ids=CAPTURED)
+def test_an_op_that_reads_its_splits_on_the_host_may_refuse_a_capture(text: str, row: str) -> None:
+    here = Environment(
+        versions={"transformer_engine": "2.20.2", "cublaslt": "13.5.1"}, compute_capability=(9, 0), device="cuda:0"
+    )
+    assert [one.name for one in closed(Case.parse(text), here)] == ([row] if row else [])
 
 
 # The runs on real hardware that are kept.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from gradcheck_cli.compute import quantised
 from gradcheck_cli.compute.attached import named
 from gradcheck_cli.compute.inputs import draw
 from gradcheck_cli.compute.lent import Loans, loaded
+from gradcheck_cli.compute.reference import prepare
 from gradcheck_cli.judge import contract
 from gradcheck_cli.judge.effective import ran_all_the_same
 from gradcheck_cli.matrices import matrix
@@ -207,10 +209,24 @@ def test_the_contract_says_what_is_kept() -> None:
 @pytest.mark.parametrize("kept", (0, 1))
 def test_a_delayed_scale_of_weights_that_are_kept_is_the_first_one(kept: int) -> None:
     case = Case.parse(f"te:api=op:recipe=DelayedScaling:quantized_model_init={kept}:{SHAPE}")
-    inputs = draw(case, "normal", DEVICE)
+    inputs = replace(draw(case, "normal", DEVICE), quantised_once=quantised.quantised_once(case))
     first, second = (quantised.operands(case, inputs, k, "fprop").weight for k in (0, 1))
     assert torch.equal(first, quantised.at_scale(inputs.weight, torch.ones(()), quantised.E4M3))
     assert torch.equal(first, second) == bool(kept)
+
+
+def test_a_module_that_is_told_its_first_microbatch_keeps_the_scale_of_that() -> None:
+    """As `prepare` has it, which the references of all providers come from; the data are the same."""
+    cases = [
+        Case.parse(f"te:api=module:recipe=DelayedScaling:is_first_microbatch={told}:{SHAPE}")
+        for told in ("unset", "first")
+    ]
+    anew, kept = (prepare(case, "normal", DEVICE) for case in cases)
+    assert torch.equal(anew.inputs.x[1], kept.inputs.x[1])
+    assert torch.equal(anew.roles[0]["fprop"].value, kept.roles[0]["fprop"].value)
+    weight = quantised.at_scale(kept.inputs.weight, torch.ones(()), quantised.E4M3)
+    assert torch.equal(quantised.operands(cases[1], kept.inputs, 1, "fprop").weight, weight)
+    assert not torch.equal(anew.roles[1]["fprop"].value, kept.roles[1]["fprop"].value)
 
 
 def test_an_override_has_no_other_weights_than_those_that_are_kept() -> None:

@@ -24,5 +24,5 @@ def test_what_cannot_be_written_to_a_file_is_written_out() -> None:
 def test_what_is_kept_of_an_exception_names_no_path_of_this_machine() -> None:
     raised = observed("torch:api=grouped_mm:grad_output=expanded").raised
     assert raised is not None
-    assert 'File "gradcheck_cli/compute/observe.py"' in raised.traceback
+    assert 'File "gradcheck_cli/compute/trainer.py"' in raised.traceback
     assert str(Path(__file__).parent.parent) not in raised.traceback

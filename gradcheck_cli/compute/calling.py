@@ -38,7 +38,7 @@ class Calling:
         self._case, self._layer, self._device = case, layer, device
         if device.type != "cuda" and (case.stream != "default" or case.cuda_graph != "none"):
             raise NotImplementedError(f"expected a CUDA device for a stream or a graph of its own; found {device.type}")
-        self._late = fill != "exact"
+        self._late = fill == "exact"
         self._aside = torch.cuda.Stream(device) if case.stream != "default" else None
         self._graphs: dict[Splits, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._compiled = 0  # graphs
@@ -80,11 +80,15 @@ class Calling:
         made: Any = cast("Recomputing", self._layer).graphed if own else torch.cuda.make_graphed_callables
         self._graphs[m_splits] = made(module, sample)
 
-    def aside(self, phase: Phase, given: Sequence[torch.Tensor]) -> AbstractContextManager[Settle]:
-        """Run a phase on the case's own stream, if it asks for one; of what is given it needs the content."""
+    def aside(self, phase: Phase, k: int, given: Sequence[torch.Tensor]) -> AbstractContextManager[Settle]:
+        """Run a phase on the case's own stream, if it asks for one; of what is given it needs the content.
+
+        Which of the streams is kept waiting changes after the first microbatch: the first use of a kernel may wait for
+        all of them (CUDA's lazy loading), and would hide what comes too late.
+        """
         if self._aside is None or phase not in ASIDE[self._case.stream]:
             return nullcontext(unsettled)
-        return on_a_stream(self._aside, given, late=self._late)
+        return on_a_stream(self._aside, given, late=self._late or k == 0)
 
     def _compiling(self, call: Call) -> Call:
         """torch.compile with aot_eager: the graphs of forward and backward that a compiler gets, run by torch itself.

@@ -153,6 +153,9 @@ class Engine:
         if not named_as_moved(case, layout(layer)).items() <= case.axes().items():
             return
         for after in observe(case, layer, reference.inputs, fill, watch):
+            if after.phase == "move":  # nothing has run yet
+                yield after
+                continue
             # A layer that does not say which path it took has not said that it took the one asked for.
             unsaid: dict[str, str | int] = dict.fromkeys(asked_of_the_forward(case, after.phase), "unknown")
             with on_trial(

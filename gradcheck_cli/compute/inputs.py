@@ -63,6 +63,7 @@ class Inputs:
     weight_fc2: torch.Tensor | None = None
     prefill_fc2: torch.Tensor | None = None
     probs: tuple[torch.Tensor, ...] = ()
+    quantised_once: bool = False  # under a recipe: the weights, with the scale of their first microbatch
     weights: tuple[torch.Tensor, ...] = ()
 
     def weight_of(self, k: int) -> torch.Tensor:

@@ -209,7 +209,9 @@ def _loaded(group: Loaded) -> Pairs:
     if len(parts) == 1:  # of another size by now: no expert's part is what it was
         fits = parts[0].numel() == given.numel()
         parts = list(parts[0].reshape(given.shape)) if fits else parts * len(given)
-    return [(f"{name}[{i}]", part, own) for i, (part, own) in enumerate(zip(parts, given, strict=True))]
+    # Where it is no longer in the dtype that it was loaded in, that is what is told.
+    pairs = enumerate(zip(parts, given, strict=True))
+    return [(f"{'dtype of ' * (part.dtype != own.dtype)}{name}[{i}]", part, own) for i, (part, own) in pairs]
 
 
 def _grad(x: torch.Tensor) -> torch.Tensor:

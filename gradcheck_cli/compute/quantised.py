@@ -78,7 +78,7 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
         # DelayedScaling knows the largest of the microbatches before: its scales follow each step at its end, and the
         # first are 1 (transformer_engine/pytorch/quantization.py, reduce_and_update_fp8_tensors).
         # Those weights that stay as they were first quantised have its scale.
-        steps = range(0 if name == "weight" and _stays(case) else k)
+        steps = range(0 if name == "weight" and inputs.quantised_once else k)
         seen = [_parts(case, inputs, j, name) for j in steps] if recipe.delayed else [parts]
         scales = quotients(seen, parts, format_of(recipe, name))
         left = [at_scale(part, scale, format_of(recipe, name)) for part, scale in zip(parts, scales, strict=True)]
@@ -87,7 +87,7 @@ def _operand(case: Case, inputs: Inputs, k: int, name: Name, along: Along) -> to
     return torch.stack(left) if name == "weight" else torch.cat(left)
 
 
-def _stays(case: Case) -> bool:
+def quantised_once(case: Case) -> bool:
     """Whether a weight is quantised once: as it is kept, or for all microbatches from the first on.
 
     The module keeps what it has made of it where a call says is_first_microbatch (pytorch/module/grouped_linear.py,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -14,7 +14,7 @@ from gradcheck_cli.compute.inputs import Inputs, draw, exponents_of
 from gradcheck_cli.compute.integers import ACCUMULATED_EXACTLY
 from gradcheck_cli.compute.products import Exact, joined, product
 from gradcheck_cli.compute.provider import DTYPES
-from gradcheck_cli.compute.quantised import not_judged, operands
+from gradcheck_cli.compute.quantised import not_judged, operands, quantised_once
 from gradcheck_cli.compute.scales import finest
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.dtype import FORMATS, FP32
@@ -64,7 +64,8 @@ def prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
     if fill == "normal" and (why := not_judged(case)):
         return Reference(fill, draw(case, fill, device), (), {}, 0.0, 0.0, why)
     shared = Case(provider="reference", api=CHAIN if is_chain(case) else "fp64", **axes)
-    return (_kept if tensor_bytes(shared) <= LARGEST_KEPT else _prepare)(shared, fill, device)
+    # Of data that is the same, whose weights have the scale of their first microbatch depends on who computes.
+    return (_kept if tensor_bytes(shared) <= LARGEST_KEPT else _prepare)(shared, fill, device, quantised_once(case))
 
 
 def tensor_bytes(case: Case) -> int:
@@ -76,18 +77,21 @@ def tensor_bytes(case: Case) -> int:
 
 
 @lru_cache(maxsize=24)
-def _kept(case: Case, fill: Fill, device: torch.device) -> Reference:
-    return _prepare(case, fill, device)
+def _kept(case: Case, fill: Fill, device: torch.device, quantised_once: bool) -> Reference:  # noqa: FBT001
+    return _prepare(case, fill, device, quantised_once)
 
 
-def _prepare(case: Case, fill: Fill, device: torch.device) -> Reference:
+def _prepare(case: Case, fill: Fill, device: torch.device, quantised_once: bool) -> Reference:  # noqa: FBT001
+    def drawn(thinning: int = 0) -> Inputs:
+        return replace(draw(case, fill, device, thinning), quantised_once=quantised_once)
+
     if is_chain(case) and fill != "normal":
         return Reference(fill, draw(case, "normal", device), (), {}, 0.0, 0.0, NO_INTEGERS)
-    reference = compute(case, draw(case, fill, device), fill)
+    reference = compute(case, drawn(), fill)
     for thinning in range(1, THINNINGS if fill != "normal" else 0):
         if not reference.inapplicable or (fill == "range" and reference.largest_scale <= reference.limit):
             break
-        reference = compute(case, draw(case, fill, device, thinning), fill)
+        reference = compute(case, drawn(thinning), fill)
     return reference
 
 

@@ -53,12 +53,20 @@ class Trainer:
 
     def take(self, turn: Turn) -> Iterable[After]:
         """One phase, and what is there after it."""
+        if turn.phase == "move":
+            return [self.moved()]
         if turn.phase == "backward":
             return self.backward(turn.microbatches)
         if turn.phase == "backward_dw":
             return [self.backward_dw(turn.microbatches)]
         one = {"forward": self.forward, "inference": self.inference, "step": self.step}[turn.phase]
         return [one(turn.microbatches[0])]
+
+    def moved(self) -> After:
+        """What is left of the parameters by the move that the layer was equipped with."""
+        with self._trial("reading the parameters after the move"):
+            seen = self.loans.seen()
+        return After(0, "move", [], self.loans.changed(seen, 0))
 
     def forward(self, k: int) -> After:
         """The output of microbatch k."""
@@ -74,7 +82,7 @@ class Trainer:
         self.loans.lend(x, whole, ahead, k)
         self._scale(k)
         gradients = Gradients.of(self.own.held)
-        with self._candidate("forward", f"forward of microbatch {k}", [x.tensor]) as settle:
+        with self._candidate("forward", k, f"forward of microbatch {k}", [x.tensor]) as settle:
             y = a_tensor(self.calling.forward(ahead, splits))
             settle([y])
         self.x[k], self.y[k] = x.tensor, y
@@ -127,7 +135,7 @@ class Trainer:
             self.loans.lend(given, whole, given.tensor, k)
             grads.append(given.tensor)
         outputs = [self.y[k] if kept else self.y.pop(k) for k in step]
-        with self._candidate("backward", said, [*grads, *self._added_to("backward")]) as settle:
+        with self._candidate("backward", step[0], said, [*grads, *self._added_to("backward")]) as settle:
             torch.autograd.backward(outputs, grads, retain_graph=kept)
             settle([*self._left(), *(x.grad for k in step if (x := self.x[k]).grad is not None)])
         with self._trial(f"reading the gradients after the {said}"):
@@ -145,7 +153,7 @@ class Trainer:
     def backward_dw(self, step: tuple[int, ...]) -> After:
         """The gradients of the parameters that the backward left open, use by use."""
         said, last = f"backward_dw of microbatch {joined(step)}", step[-1]
-        with self._candidate("backward_dw", said, self._added_to("backward_dw")) as settle:
+        with self._candidate("backward_dw", step[0], said, self._added_to("backward_dw")) as settle:
             for _ in step:
                 cast("Delayed", self.layer).backward_dw()
             settle(self._left())
@@ -201,13 +209,13 @@ class Trainer:
         return [*left(self.own.held), *(one.tensor for one in self.own.main_grads.values())]
 
     @contextmanager
-    def _candidate(self, phase: Phase, said: str, given: Sequence[torch.Tensor]) -> Iterator[Settle]:
+    def _candidate(self, phase: Phase, k: int, said: str, given: Sequence[torch.Tensor]) -> Iterator[Settle]:
         """Around what the candidate itself computes, of which `given` is new to it."""
         with (
             self._trial(said),
             self.watch(phase),
             filled(POISON[self.fill], self.device),
-            self.calling.aside(phase, given) as settle,
+            self.calling.aside(phase, k, given) as settle,
         ):
             yield settle
 

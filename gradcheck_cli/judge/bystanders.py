@@ -33,6 +33,11 @@ EXPECTED = {
     "layout of ": Expectation(
         "expected {} to keep its shape, its strides and its place in its storage; found others", "layout of {} changed"
     ),
+    "dtype of ": Expectation(
+        "expected the memory of {} to hold elements of the dtype that it was given in, which is what it says; found "
+        "others: the layer multiplies what no cast of the parameter reaches",
+        "elements of {} in another dtype",
+    ),
     "requires_grad of ": Expectation(
         "expected {} to be left with the requires_grad that it had; found the other, so that gradients no longer reach "
         "it, or reach it though it is frozen",

@@ -114,6 +114,13 @@ CALLING = (
         about=tuple(("cuda_graph", name) for name in _NOT_CAPTURED),
     ),
     Constraint(
+        name="compiled-anew",
+        why="torch.compile may compile a forward anew for other sizes, and what that saves is not what the first one "
+        "did: a nonreentrant checkpoint raises then; ask for recompute=reentrant, or compile=0",
+        rejects=lambda case: case.compile and case.recompute == "nonreentrant",
+        about=(("compile", "recompute"),),
+    ),
+    Constraint(
         name="a-graph-for-two",
         why="a graph is retained for the grad_output of another microbatch; ask for more microbatches",
         rejects=lambda case: case.retain_graph and case.microbatches < 2,

@@ -162,6 +162,13 @@ ROWS = (
         )
         for api in ("module", *OPS)
     ),
+    *(
+        Row(
+            name="op-reads-splits-on-the-host", provider="te", api=api, since=(2, 13), on="legacy",
+            gates=("captured",), says=r"Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+        )
+        for api in OPS
+    ),
     Row(
         name="torch-without-grouped-mm", provider="torch", api="grouped_mm", since=(2, 6),
         gates=("torch",), says=r"grouped_mm is not in torch", raises="NotImplementedError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gradcheck_cli.records.calling_gates import calling_gates
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.cutlass_gates import cutlass_gates
 from gradcheck_cli.records.deterministic_gates import deterministic_gates
@@ -29,8 +30,7 @@ def _gates(case: Case, environment: Environment) -> list[Gate]:
             *_te_gates(case, environment),
             _torch_gate(environment),
             _alignment_gate(case),
-            _cuda_gate(case, environment),
-            _retained_gate(case),
+            *calling_gates(case, environment),
         )
         if gate
     ]
@@ -225,19 +225,3 @@ def _columns_gate(case: Case, elements: int) -> Gate | None:
         unlock="grad_output=random and input_layout=contiguous",
         microbatch=odd[0],
     )
-
-
-def _retained_gate(case: Case) -> Gate | None:
-    """What te saves for a backward it lets go of in it (pytorch/quantized_tensor.py, `restore_from_func_ctx`)."""
-    if not case.retain_graph:
-        return None
-    return Gate(name="retained", found="a graph that is gone through twice", unlock="retain_graph=0", microbatch=1)
-
-
-def _cuda_gate(case: Case, environment: Environment) -> Gate | None:
-    """Streams and graphs are CUDA's."""
-    asked = [f"{name}={value}" for name, value in (("stream", case.stream), ("cuda_graph", case.cuda_graph))]
-    wanted = [one for one in asked if not one.endswith(("=default", "=none"))]
-    if not wanted or environment.device.startswith("cuda"):
-        return None
-    return Gate(name="cuda", found=f"{' and '.join(wanted)} on {environment.device}", unlock="a CUDA device")

@@ -11,7 +11,7 @@ Role = Literal["fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad"]
 ROLES: tuple[Role, ...] = ("fprop", "dgrad", "wgrad", "bgrad", "wgrad_fc2", "pgrad")
 # `weight` is no gradient: it is what a step of an optimizer makes of one.
 Buffer = Literal["output", "input.grad", "grad", "main_grad", "probs.grad", "weight"]
-Phase = Literal["forward", "inference", "backward", "backward_dw", "step"]
+Phase = Literal["move", "forward", "inference", "backward", "backward_dw", "step"]
 Fill = Literal["exact", "range", "normal"]
 # What a fill is called in words.
 DATA = {"exact": "exact data", "range": "range data", "normal": "random data"}

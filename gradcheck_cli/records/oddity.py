@@ -63,6 +63,16 @@ ODDITIES = (
         f"overwrite_main_grad is read of weight0, for all experts ({_MODULE}, {_OP})",
         apis=("module", "op", CHAIN),
     ),
+    *(
+        Oddity(
+            role,
+            lambda case: case.recompute == "te" and case.recipe == "DelayedScaling",
+            "an op that te.checkpoint runs again quantises with the scales of by then: only modules bring back those "
+            "of the first forward (transformer_engine/pytorch/module/base.py, in_fp8_activation_recompute_phase)",
+            apis=("op", CHAIN),
+        )
+        for role in ("dgrad", "wgrad")
+    ),
     Oddity(
         "wgrad",
         lambda case: case.cuda_graph != "none" and case.fuse_wgrad_accumulation,

@@ -19,6 +19,7 @@ class Turn(NamedTuple):
 
 # What a phase may leave changed; all else is as it was, bit for bit.
 LEAVES: dict[Phase, str] = {
+    "move": "where the parameters lie, and in which dtype",
     "forward": "the output, and no gradient anywhere",
     "inference": "nothing at all: neither a gradient nor an output that waits for its backward",
     "backward": "x.grad, and of the parameters the gradients that are not left to backward_dw",
@@ -29,6 +30,8 @@ LEAVES: dict[Phase, str] = {
 
 def sequence(case: Case) -> Iterator[Turn]:
     """Every phase of a case, in order."""
+    if case.moved != "none":
+        yield Turn("move", (0,))
     for step in steps_of(case):
         for k in step:
             yield Turn("forward", (k,))

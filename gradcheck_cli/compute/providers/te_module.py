@@ -55,8 +55,10 @@ class ModuleLayer(TEParameters):
 
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
         """x (T, K) -> y (T, N)."""
-        # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one.
-        native = getattr(self.layer, "use_grouped_tensor", False)
+        # 2.19+ takes splits from the host on the legacy path only, and CUDA int64 splits on the native one; a capture
+        # does not copy those of the host.
+        captured = self._case.cuda_graph != "none" and self._case.path == "native"
+        native = getattr(self.layer, "use_grouped_tensor", False) or captured
         how = self._case.m_splits_as if self._case.m_splits_as != "auto" else "device" if native else "list"
         splits: Any = self.given_splits(how, m_splits, x.device)
         with _variable(SWITCH, value=self._switch), self.quantised.context():
