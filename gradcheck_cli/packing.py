@@ -36,9 +36,9 @@ def here() -> private.Names:
 
 
 def texts_of(folder: Path) -> dict[str, str]:
-    """The journal and the workers' logs, by name, as far as they are there."""
+    """The journal and the workers' logs, by name, as far as they are there; where a link leads is nobody's business."""
     files = [folder / JOURNAL, *sorted(folder.glob("worker-*.log"))]
-    return {file.name: _text(file) for file in files if file.is_file()}
+    return {file.name: _text(file) for file in files if file.is_file() and not file.is_symlink()}
 
 
 def _text(file: Path) -> str:
@@ -63,8 +63,8 @@ def _said(texts: dict[str, str], report: Report) -> Iterator[str]:
     yield from private.strings(msgspec.to_builtins(report))
     for text in texts.values():
         yield from text.splitlines()
-        for line in text.splitlines():
-            with suppress(msgspec.DecodeError):
+        for line in text.split("\n"):
+            with suppress(msgspec.DecodeError, RecursionError):
                 yield from private.strings(msgspec.json.decode(line))
 
 
@@ -121,13 +121,14 @@ def files(told: issue.Told, texts: dict[str, str], names: private.Names) -> dict
 
 def _journal(text: str, names: private.Names) -> str:
     """Each line as JSON again; the last of a run that was killed may be none, and is cleared as text."""
-    return "".join(f"{_line(line, names)}\n" for line in text.splitlines())
+    # Alone a newline ends one: JSON may hold what else a text may be broken at.
+    return "".join(f"{_line(line, names)}\n" for line in text.removesuffix("\n").split("\n"))
 
 
 def _line(line: str, names: private.Names) -> str:
     try:
         plain = private.cleared_json(msgspec.json.decode(line), names)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return private.cleared(line, names)
     return msgspec.json.encode(plain).decode()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +50,8 @@ def one(paths: Sequence[Path]) -> Unpacked | None:
 
 def unpacked(path: Path) -> Unpacked:
     """The Transformer Engine in a folder; UsageError says what is missing there."""
+    if os.pathsep in str(path):
+        raise _none(path, f"{os.pathsep!r} in its name, at which PYTHONPATH breaks")
     if not paths.is_dir(path):
         raise _none(path, "a file" if paths.is_file(path) else "nothing of that name")
     if not paths.is_dir(path / PACKAGE):

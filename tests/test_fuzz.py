@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from commands import ROOT, typed
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from gradcheck_cli import packing
+from gradcheck_cli.commands.options import as_text
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge.difference import difference
 from gradcheck_cli.matrices import matrix
@@ -28,6 +31,7 @@ from gradcheck_cli.reporters import csv_pandas, junit, markdown
 from gradcheck_cli.reporters import difference as of_difference
 from gradcheck_cli.reporters.clean_console import CleanConsole
 from gradcheck_cli.reporters.read import read
+from gradcheck_cli.reproduce import private
 
 KINDS = dict(fuzzed.every_kind())
 
@@ -204,3 +208,24 @@ def test_words_of_a_run_are_no_marks_of_rich() -> None:
 @settings(deadline=None, database=None, max_examples=50)
 def test_nothing_moves_a_terminal(text: str) -> None:
     markup.of_terminal(lambda console: console.print(text + "\x1b]0;x\x07\x9b2J\u202e"))
+
+
+def test_a_line_of_a_journal_is_packed_as_one_whatever_it_holds(tmp_path: Path) -> None:
+    one = json.dumps({"why": "a\u2028b\x85c\x0bd\x1ce"}, ensure_ascii=False)
+    (tmp_path / "journal.jsonl").write_text(f"{one}\n{'[' * 100_000}\n", encoding="utf-8")
+    (tmp_path / "outside").write_text("nobody's business")
+    (tmp_path / "worker-1.log").symlink_to(tmp_path / "outside")
+    texts = packing.texts_of(tmp_path)
+    assert list(texts) == ["journal.jsonl"]
+    first, _ = packing._journal(texts["journal.jsonl"], private.Names()).removesuffix("\n").split("\n")
+    assert json.loads(first) == json.loads(one)
+
+
+def test_what_was_typed_in_another_encoding_can_be_recorded() -> None:
+    assert as_text("run\udcff") == "run\ufffd"
+    assert as_text("r\u00fcn") == "r\u00fcn"
+
+
+def test_a_folder_that_would_be_two_is_none(tmp_path: Path) -> None:
+    done = typed("list", "--provider", "te", "--te", str(tmp_path / "a:b"))
+    assert (done.code, "':' in its name, at which PYTHONPATH breaks" in done.err) == (2, True)

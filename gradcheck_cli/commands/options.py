@@ -100,7 +100,12 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder
 
 def own_variables() -> dict[str, str]:
     """The GRADCHECK_* variables: all of them, so that one with a wrong name shows."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
+    return {as_text(name): as_text(value) for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
+
+
+def as_text(argument: str) -> str:
+    """What was typed, as a record can hold it: bytes that are no UTF-8, in the name of a folder, as question marks."""
+    return argument.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def typed_options(context: typer.Context) -> list[str]:

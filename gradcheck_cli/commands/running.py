@@ -32,6 +32,7 @@ from gradcheck_cli.commands.options import (
     TeOption,
     TimeoutOption,
     WorkersOption,
+    as_text,
     option,
     own_variables,
     typed_options,
@@ -83,7 +84,7 @@ def run(
         stress=stress,
         quiet=quiet,
     )
-    typed = pipeline.Typed(command=sys.argv[1:], variables=own_variables())
+    typed = pipeline.Typed(command=[*map(as_text, sys.argv[1:])], variables=own_variables())
     asked = selection.Asked(matrix=matrix, provider=provider, expression=expression, case=case, shard=shard, seed=seed)
     raise typer.Exit(side_by_side.run(asked, options, typed, te))
 
