@@ -15,6 +15,7 @@ from gradcheck_cli.records.splits import END
 from gradcheck_cli.reporters import difference as told
 from gradcheck_cli.reporters.console import open_console, require_printed
 from gradcheck_cli.reporters.read import read
+from gradcheck_cli.reporters.sharing import Sharing
 
 Layer = tuple[str, str]
 _NAME = NAME.removeprefix("^").removesuffix(END)
@@ -24,7 +25,8 @@ _LAYERS = re.compile(rf"({_NAME}):({_NAME})=({_NAME}):({_NAME})")
 def diff(old: Path, new: Path, form: str, provider_map: Sequence[str]) -> int:
     """Print what changed from one run to another; 1 where something regressed, else 0."""
     told.require(form)
-    before, after = read(old), read(new)
+    sharing = Sharing()
+    before, after = read(old, sharing), read(new, sharing)
     found = difference(before, after, layers(provider_map, before, after))
     if not found.compared:
         raise NothingSelected(

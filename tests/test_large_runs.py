@@ -82,6 +82,15 @@ def test_what_verdicts_have_alike_is_kept_once() -> None:
     assert plain[0].findings is not plain[1].findings
 
 
+def test_two_runs_of_one_case_share_its_axes_where_they_are_the_same() -> None:
+    sharing = Sharing()
+    one, two = (sharing.verdict(samples.verdict("te:api=op", how)) for how in (Outcome.PASSED, Outcome.MISSING))
+    assert one.axes is two.axes
+    other = samples.verdict("te:api=op")
+    other = msgspec.structs.replace(other, axes={**other.axes, "dtype": "fp32"})
+    assert sharing.verdict(other) == other
+
+
 def test_a_table_of_many_rows_has_one_head(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = csv_pandas.text(samples.many(40))
     monkeypatch.setattr(csv_pandas, "_ROWS", 7)

@@ -57,16 +57,19 @@ class _Versioned(msgspec.Struct):
     schema: int
 
 
-def read(folder: Path) -> Report:
-    """The report of a run; UsageError where the folder holds none that this version can read."""
-    path, instead = folder / REPORT, folder / JOURNAL
+def read(folder: Path, sharing: Sharing | None = None) -> Report:
+    """The report of a run; UsageError where the folder holds none that this version can read.
+
+    Who reads several runs of the same cases may have them share what they have alike.
+    """
+    path, instead, sharing = folder / REPORT, folder / JOURNAL, sharing or Sharing()
     if paths.is_file(path):
-        told = _by_verdict(path) or _whole(path, instead)
+        told = _by_verdict(path, sharing) or _whole(path, instead)
         if told:
             return unchanged(told, path)
         _say(f"{path} breaks off, or holds no JSON: what is told is what {instead} holds")
     if paths.is_file(instead):
-        return _rebuilt(instead)
+        return _rebuilt(instead, sharing)
     raise UsageError(
         f"no run in {shortened(folder)}: expected {REPORT} or {JOURNAL} there, as `gradcheck run` writes them"
     )
@@ -78,9 +81,9 @@ def _whole(path: Path, instead: Path) -> Report | None:
     return _record(raw, _decode_report, where=str(path)) if is_json(raw) or not instead.is_file() else None
 
 
-def _by_verdict(path: Path) -> Report | None:
+def _by_verdict(path: Path, sharing: Sharing) -> Report | None:
     """A report as `report_json` writes it, verdict by verdict; None where it is laid out otherwise, or wrong."""
-    sharing, verdicts = Sharing(), []
+    verdicts = []
     try:
         with path.open("rb") as file:
             head = b"".join(report_json.until(file, report_json.BEGIN))
@@ -148,10 +151,9 @@ def environments(folder: Path) -> dict[str, Environment]:
     return where
 
 
-def _rebuilt(path: Path) -> Report:
+def _rebuilt(path: Path, sharing: Sharing) -> Report:
     verdicts: dict[str, Verdict] = {}
     once: dict[type[JournalLine], list[Any]] = {Opened: [], Seen: [], Closed: [], Resumed: []}
-    sharing = Sharing()
     for line in journal(path):
         if isinstance(line, Started):
             verdicts[line.case] = sharing.verdict(_untested(line.case, line.axes, _CUT_OFF))

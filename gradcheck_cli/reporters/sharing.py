@@ -19,10 +19,14 @@ class Sharing:
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Any] = {}
+        self._axes: dict[str, dict[str, str | int]] = {}  # by case, of which two runs have the same
 
     def verdict(self, one: Verdict) -> Verdict:
         """The same verdict, made of what those before it were made of."""
-        axes = {name: sys.intern(value) if isinstance(value, str) else value for name, value in one.axes.items()}
+        axes = self._axes.get(one.case)
+        if axes != one.axes:
+            axes = {name: sys.intern(value) if isinstance(value, str) else value for name, value in one.axes.items()}
+            self._axes[one.case] = axes
         parts = {name: self._first(name, getattr(one, name)) for name in _ALIKE}
         return msgspec.structs.replace(one, axes=axes, **parts)
 
