@@ -211,21 +211,6 @@ def test_random_data_of_te_is_judged_where_its_sums_are_calibrated(recipe: str) 
     assert not reference.prepare(case, "exact", DEVICE).inapplicable
 
 
-def test_a_weight_that_a_module_keeps_for_all_microbatches_has_the_scale_of_the_first() -> None:
-    told, untold = (
-        Case.parse(f"te:api=module:recipe=DelayedScaling:m_splits=128:microbatches=3{tail}")
-        for tail in (":is_first_microbatch=first", "")
-    )
-    inputs = reference.prepare(untold, "normal", DEVICE).inputs
-
-    def weight(case: Case, k: int) -> torch.Tensor:
-        return quantised.operands(case, inputs, k, "fprop").weight
-
-    assert torch.equal(weight(told, 2), weight(told, 0))
-    assert torch.equal(weight(told, 0), weight(untold, 0))
-    assert not torch.equal(weight(untold, 2), weight(untold, 0))
-
-
 def test_a_delayed_scale_that_either_use_of_tied_weights_may_see_first_is_not_judged() -> None:
     tied = Case.parse(f"{LOOP.replace('microbatches=3', 'microbatches=4')}:tied_weights=1:recipe=DelayedScaling")
     assert reference.prepare(tied, "normal", DEVICE).inapplicable == quantised.EITHER_FIRST

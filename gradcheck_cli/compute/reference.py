@@ -76,23 +76,18 @@ def tensor_bytes(case: Case) -> int:
     return sum(8 * 3 * (weights + sum(case.splits(k)) * features) for k in range(case.microbatches))
 
 
-@lru_cache(maxsize=24)
-def _kept(case: Case, fill: Fill, device: torch.device, quantised_once: bool) -> Reference:  # noqa: FBT001
-    return _prepare(case, fill, device, quantised_once)
-
-
-def _prepare(case: Case, fill: Fill, device: torch.device, quantised_once: bool) -> Reference:  # noqa: FBT001
-    def drawn(thinning: int = 0) -> Inputs:
-        return replace(draw(case, fill, device, thinning), quantised_once=quantised_once)
-
+def _prepare(case: Case, fill: Fill, device: torch.device, once: bool) -> Reference:  # noqa: FBT001
     if is_chain(case) and fill != "normal":
         return Reference(fill, draw(case, "normal", device), (), {}, 0.0, 0.0, NO_INTEGERS)
-    reference = compute(case, drawn(), fill)
+    reference = compute(case, replace(draw(case, fill, device), quantised_once=once), fill)
     for thinning in range(1, THINNINGS if fill != "normal" else 0):
         if not reference.inapplicable or (fill == "range" and reference.largest_scale <= reference.limit):
             break
-        reference = compute(case, drawn(thinning), fill)
+        reference = compute(case, replace(draw(case, fill, device, thinning), quantised_once=once), fill)
     return reference
+
+
+_kept = lru_cache(maxsize=24)(_prepare)
 
 
 def compute(case: Case, inputs: Inputs, fill: Fill) -> Reference:
