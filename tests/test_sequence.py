@@ -70,6 +70,32 @@ class KeepsItsMemory(LoopLayer):
         return self
 
 
+class LeavesGradModeOff(LoopLayer):
+    """An evaluation begins without gradients, and nobody takes that back."""
+
+    def train(self, mode: bool = True) -> LeavesGradModeOff:  # noqa: FBT001, FBT002
+        if not mode:
+            torch.set_grad_enabled(False)
+        super().train(mode)
+        return self
+
+
+class ForgetsDeterminism(LoopLayer):
+    """Its forward lets go of the deterministic algorithms that were asked for."""
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        torch.use_deterministic_algorithms(mode=False)
+        return super().forward(x, m_splits)
+
+
+class BuiltWithoutGradients(LoopLayer):
+    """The process has no gradients any more once it is built."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        torch.set_grad_enabled(False)
+
+
 CHANGED = {
     "AddsInItsForward": (
         "fuse_wgrad=1:microbatches=2",
@@ -86,6 +112,17 @@ CHANGED = {
         "moved=to_dtype:microbatches=2",
         "elements of weight in another dtype",
         "(after the move of microbatch 0, exact data)",
+    ),
+    "LeavesGradModeOff": (
+        "inference=eval:microbatches=2",
+        "the grad mode changed",
+        "expected the grad mode to be left as it was, for the whole process has it; found it changed, so that whatever "
+        "runs next would run otherwise (after the inference of microbatch 0, exact data)",
+    ),
+    "ForgetsDeterminism": (
+        "deterministic=1",
+        "the choice of deterministic algorithms changed",
+        "(after the forward of microbatch 0, exact data)",
     ),
 }
 
@@ -105,6 +142,12 @@ def test_what_a_phase_may_not_change_is_found_and_the_phase_named(layer: str) ->
     assert why in found[diagnosis].why
 
 
-@pytest.mark.parametrize("layer", ("ClearsWhenEvaluated", "KeepsItsMemory"))
+@pytest.mark.parametrize("layer", ("ClearsWhenEvaluated", "KeepsItsMemory", "LeavesGradModeOff", "ForgetsDeterminism"))
 def test_the_same_layer_is_right_where_the_phase_is_not_asked_for(layer: str) -> None:
     assert findings(layer, "bias=1:microbatches=2") == []
+
+
+def test_what_a_layer_leaves_of_the_process_is_no_later_cases() -> None:
+    assert [one.outcome for one in findings("BuiltWithoutGradients", "microbatches=1")] == [Outcome.RAISED]
+    assert torch.is_grad_enabled()
+    assert findings("LoopLayer", "microbatches=1") == []

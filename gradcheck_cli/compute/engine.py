@@ -17,6 +17,7 @@ from gradcheck_cli.compute.poison import POISON, filled, poison
 from gradcheck_cli.compute.provider import Builder, Layer
 from gradcheck_cli.compute.reference import Reference, prepare
 from gradcheck_cli.compute.runs import Runs, in_run
+from gradcheck_cli.compute.settings import kept
 from gradcheck_cli.compute.stress import stressed
 from gradcheck_cli.compute.trial import CandidateRaised, answers, on_trial, raised_in, warned, words
 from gradcheck_cli.errors import HarnessError
@@ -59,7 +60,8 @@ class Engine:
         """
         began = time.perf_counter()
         try:
-            with stressed(job.case, self.device):
+            # What a candidate leaves set otherwise outside of its phases is no later case's.
+            with stressed(job.case, self.device), kept([]):
                 return self._observed(job)
         except (RuntimeError, MemoryError) as error:
             if not answers(self.device):  # of what the candidate left behind, and no later case must suffer from

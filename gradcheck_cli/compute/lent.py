@@ -133,6 +133,7 @@ class Loans:
     due: list[Placed]  # parameters whose gradient belongs into .grad; elsewhere it is a dummy, and nobody's business
     parameters: Callable[[], list[torch.Tensor]]  # those that the layer has by now
     frozen: set[str] = field(default_factory=set)  # names of parameters without requires_grad
+    settings: list[str] = field(default_factory=list)  # of the process, left otherwise so far
     given: list[tuple[Guarded, torch.Tensor]] = field(default_factory=list)
     dgrads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # of whom, and as it was
     outputs: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # whose backward is to come
@@ -179,6 +180,7 @@ class Loans:
             for before, now in zip(parameters, self.parameters(), strict=False)
             if now is not before.tensor
         ]
+        names += [f"setting of {name}" for name in self.settings]
         owed = [(one.name, one.tensor) for one in self.due] + [(one.name, one.tensor) for one, _ in self.given]
         names += [f"overlap in the grad of {name}" for name in overlapping({n: t.grad for n, t in owed})]
         pairs, names = pairs + (beside.pairs if beside else []), names + (beside.names if beside else [])

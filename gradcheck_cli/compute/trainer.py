@@ -23,6 +23,7 @@ from gradcheck_cli.compute.lending import lent
 from gradcheck_cli.compute.lent import guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import Delayed, Layer
+from gradcheck_cli.compute.settings import kept
 from gradcheck_cli.compute.stepping import Stepping
 from gradcheck_cli.compute.trial import a_tensor, on_trial
 from gradcheck_cli.records.case import Case
@@ -38,6 +39,7 @@ class Trainer:
     def __init__(self, case: Case, layer: Layer, inputs: Inputs, fill: Fill, watch: Watch = unwatched) -> None:
         self.case, self.layer, self.inputs, self.fill, self.watch = case, layer, inputs, fill, watch
         self.device, self.byte, self.fits = inputs.weight.device, guard_byte(fill), True
+        self.settings: list[str] = []  # of the process, that the candidate has left otherwise
         self.own = equip(case, layer, inputs, self._trial)
         with self._trial("build of what is called"):
             self.calling = Calling(case, layer, self.device, fill)
@@ -45,6 +47,7 @@ class Trainer:
         with self._trial("reading the parameters before the first microbatch"):
             around = list(self.own.main_grads.values())
             self.loans = lent(case, layer, inputs, self.own.held, self.own.attached, around)
+            self.loans.settings = self.settings
             self.stepping = Stepping(case, self.own.held.weights, inputs, fill) if case.optimizer != "none" else None
         self.before: torch.Tensor | None = None
         self.x: dict[int, torch.Tensor] = {}
@@ -121,6 +124,7 @@ class Trainer:
         gradients = Gradients.of(self.own.held)
         with self._trial(f"an inference before the backward of microbatch {k}"):
             self.calling.infer(other.tensor, self.case.splits(k))
+        with self._trial(f"reading what the inference before the backward of microbatch {k} has left"):
             seen = self.loans.seen(gradients.changed())
         return After(k, "inference", [], self.loans.changed(seen, k))
 
@@ -221,5 +225,5 @@ class Trainer:
 
     @contextmanager
     def _trial(self, during: str) -> Iterator[None]:
-        with on_trial(f"{during}, {DATA[self.fill]}", self.device), determinism(self.case):
+        with on_trial(f"{during}, {DATA[self.fill]}", self.device), determinism(self.case), kept(self.settings):
             yield

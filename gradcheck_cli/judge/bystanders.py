@@ -54,6 +54,11 @@ EXPECTED = {
     "gradient in ": Expectation(
         "expected {} to stay as it was, bit for bit, in a phase that brings no gradient; found it changed", "{} changed"
     ),
+    "setting of ": Expectation(
+        "expected {} to be left as it was, for the whole process has it; found it changed, so that whatever runs next "
+        "would run otherwise",
+        "{} changed",
+    ),
     "output": Expectation(
         "expected the output{} to stay as the forward left it until its backward, bit for bit; found it changed",
         "output{} changed",
