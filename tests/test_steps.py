@@ -67,6 +67,15 @@ class CachesItsWeights(LoopLayer):
         return [one + (old - one).detach() for one, old in zip(super().used(), self.kept, strict=True)]
 
 
+class CachesItsBiases(LoopLayer):
+    """What the first forward added is kept, and nobody asks whether a step has written it since."""
+
+    def bias_of_each(self) -> list[torch.Tensor]:
+        now = super().bias_of_each()
+        self.kept = getattr(self, "kept", None) or [one.detach().clone() for one in now]
+        return [one + (old - one).detach() for one, old in zip(now, self.kept, strict=True)]
+
+
 class ReadsItsOwnStorage(LoopLayer):
     """The elements are in memory of their own, which no optimizer is shown: Megatron-LM's PR 6228."""
 
@@ -122,6 +131,7 @@ class StaysInFp32(LoopLayer):
 
 
 FAULTY = {
+    "CachesItsBiases": ("optimizer=sgd:bias=1", "fprop", Outcome.INEXACT, "bias from before a step"),
     "CachesItsWeights": ("optimizer=sgd", "fprop", Outcome.INEXACT, "holds the weight of microbatch 0"),
     "ReadsItsOwnStorage": ("optimizer=adamw:fuse_wgrad=1", "wgrad", Outcome.PROTOCOL, "weight not moved"),
     "LearnsFromItsFirstStep": ("optimizer=sgd:fuse_wgrad=1", "wgrad", Outcome.MISPLACED, "in .grad"),
@@ -162,6 +172,22 @@ def test_a_frozen_weight_that_moves_is_told_apart_from_one_that_does_not() -> No
     found = verdict(f"faults:api=wgrad_frozen_weight_moved:{SHAPE}:optimizer=sgd:frozen_weights=last")
     (moved,) = [one for one in found.findings if one.diagnosis == "frozen weight moved"]
     assert (moved.outcome, moved.experts) == (Outcome.UNEXPECTED, [3])
+
+
+@pytest.mark.parametrize("axes", ("bias=1:frozen_bias=1", "bias=1:single_grouped_bias=1:padded_tail=zero", "bias=0"))
+def test_biases_of_every_kind_are_right_over_steps(axes: str) -> None:
+    found = judged_with_all_mutants(f"torch:api=loop:{SHAPE}:optimizer=adamw:microbatches=4:{axes}")
+    assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+@pytest.mark.parametrize("frozen", (0, 1))
+def test_each_step_negates_the_biases_that_learn(frozen: int) -> None:
+    case = Case.parse(f"{LOOP}:optimizer=sgd:tied_weights=1:microbatches=5:frozen_bias={frozen}")
+    inputs = draw(case, "normal", torch.device("cpu"))
+    assert inputs.bias is not None
+    signs = [1, 1, -1, -1, 1]
+    assert all(torch.equal(inputs.biases[k], sign * inputs.bias) for k, sign in enumerate(signs) if not frozen)
+    assert bool(inputs.biases) is not bool(frozen)
 
 
 @pytest.mark.parametrize("fault", ("wgrad_weight_not_moved", "wgrad_requires_grad_lost", "fprop_stale_weight"))

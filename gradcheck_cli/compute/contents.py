@@ -232,7 +232,7 @@ def _added(
 
 def bias_rows(case: Case, reference: Reference, k: int) -> torch.Tensor:
     """b_i for each row of expert i, (T, N)."""
-    bias = reference.inputs.bias
+    bias = reference.inputs.bias_of(k)
     assert bias is not None  # noqa: S101  the caller asked case.bias
     splits = torch.tensor(case.splits(k), device=bias.device)
     return bias.double().repeat_interleave(splits, dim=0)

@@ -120,10 +120,19 @@ class Hypotheses:
         if self.role in WEIGHTS:
             yield "transposed", start + right.T.reshape(right.shape)
             yield "transposed=back", start + right.reshape(right.shape[::-1]).T
-        if self.role == "fprop" and self.reference.inputs.bias is not None:
-            bias = self.reference.inputs.bias[expert].double()
-            yield "bias missing", right - bias
-            yield "bias twice", right + bias
+        yield from self.biased(expert, right)
+
+    def biased(self, expert: int, right: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """fprop with another bias than its own."""
+        inputs = self.reference.inputs
+        added = inputs.bias_of(self.k) if self.role == "fprop" else None
+        if added is None:
+            return
+        bias = added[expert].double()
+        yield "bias missing", right - bias
+        yield "bias twice", right + bias
+        if inputs.biases and since_step(self.case, self.k):
+            yield "bias stale", right - 2 * bias  # each step negates it
 
     def in_bf16(self, start: torch.Tensor, steps: list[torch.Tensor]) -> torch.Tensor:
         """main_grad rounded to bf16 after each microbatch."""

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 
@@ -50,7 +51,8 @@ class Inputs:
     """All tensors of one case and fill, on the device, in the case's dtype; prefill in fp32.
 
     Shapes: weight (G, N, K); bias (G, N) or None; x[k] (T_k, K) and grad_output[k] (T_k, N) of microbatch k;
-    prefill (G, N, K). `weights[k]` is the weight of microbatch k where an optimizer moves it; else none is there.
+    prefill (G, N, K). `weights[k]` and `biases[k]` are those of microbatch k where an optimizer steps; else
+    none is there.
     Of a chain these are fc1's weight and prefill (G, 2 N, K), with fc2's (G, K, N) and the
     probabilities (T_k,) beside them; its grad_output is (T_k, K).
     """
@@ -65,10 +67,15 @@ class Inputs:
     probs: tuple[torch.Tensor, ...] = ()
     quantised_once: bool = False  # under a recipe: the weights, with the scale of their first microbatch
     weights: tuple[torch.Tensor, ...] = ()
+    biases: tuple[torch.Tensor, ...] = ()
 
     def weight_of(self, k: int) -> torch.Tensor:
         """The weight (G, N, K) that microbatch k is multiplied with."""
         return self.weights[k] if self.weights else self.weight
+
+    def bias_of(self, k: int) -> torch.Tensor | None:
+        """The bias (G, N) that is added in microbatch k."""
+        return self.biases[k] if self.biases else self.bias
 
     def prefill_of(self, role: Role) -> torch.Tensor:
         """What the main_grad of a layer's weights holds before the first microbatch."""
@@ -114,6 +121,7 @@ def draw(case: Case, fill: Fill, device: torch.device, thinning: int = 0) -> Inp
     else:
         halve_digits(case, (layer.weight, *layer.x, *layer.grad_output))
         spread(case, layer.weight, layer.bias, layer.x, layer.grad_output)
+    layer = replace(layer, biases=turned(case, layer.bias))
     if case.retain_graph:
         layer = replace(layer, x=tuple(layer.x[k - k % 2] for k in range(case.microbatches)))
     if not is_chain(case):
@@ -146,6 +154,14 @@ def moving(
             different[-1][asleep] = layer.weight[asleep]
         weights.append(different[-1])
     return replace(layer, weights=tuple(weights)), different
+
+
+def turned(case: Case, bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """The bias (G, N) of each microbatch, negated by each step: exact in every dtype, and as large as it was."""
+    if bias is None or case.optimizer == "none" or case.frozen_bias:
+        return ()
+    steps = accumulate((stepped_after(case, k) for k in range(case.microbatches - 1)), initial=0)
+    return tuple(-bias if step % 2 else bias for step in steps)
 
 
 def widen(weight: torch.Tensor, weight_fc2: torch.Tensor) -> None:

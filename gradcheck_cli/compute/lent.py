@@ -146,9 +146,9 @@ class Loans:
         self.given.append((replace(one, name=name), values))
         self.handed += [placed(name, one.tensor), placed(name, handle)]
 
-    def rewrite(self, values: torch.Tensor) -> None:
-        """Expect these values (G, N, K) in the weights from here on."""
-        self.loaded[0] = self.loaded[0]._replace(given=values)
+    def rewrite(self, name: str, values: torch.Tensor) -> None:
+        """Expect these values in the parameters of that name from here on: weights (G, N, K), or biases (G, N)."""
+        self.loaded = [one._replace(given=values) if one.name == name else one for one in self.loaded]
 
     def keep(self, x: torch.Tensor, k: int) -> None:
         """Add the dgrad of a microbatch that is over: from here on it is its owner's."""

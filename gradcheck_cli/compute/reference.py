@@ -29,7 +29,7 @@ DATA_AXES = (
     "dtype", "recipe", "backward_override", "quantized_model_init", "main_grad_dtype", "bias", "m_splits", "num_gemms",
     "tokens_per_expert", "in_features", "out_features", "microbatches", "retain_graph", "grad_output", "seed",
 )  # fmt: skip
-STEP_AXES = ("optimizer", "tied_weights", "frozen_weights")  # and on these where an optimizer moves the weights
+STEP_AXES = ("optimizer", "tied_weights", "frozen_weights", "frozen_bias")  # and these where an optimizer steps
 THINNINGS = 6
 NO_INTEGERS = "silu makes no integers of integers, so that a chain has no result without roundings"
 PRODUCTS: tuple[Role, ...] = ("fprop", "dgrad", "wgrad")
@@ -197,10 +197,9 @@ def microbatch(case: Case, inputs: Inputs, k: int, fill: Fill) -> dict[Role, Exa
         "dgrad": joined(torch.cat, [product(g_i, w_i) for _, g_i, w_i in of("dgrad")]),
         "wgrad": joined(torch.stack, [product(g_i.T, x_i) for x_i, g_i, _ in of("wgrad")]),
     }
-    if inputs.bias is not None:
-        splits = torch.tensor(case.splits(k), device=inputs.bias.device)
-        bias = inputs.bias.double().repeat_interleave(splits, dim=0)
-        fprop = Exact(fprop.value + bias, fprop.scale + bias.abs(), fprop.energy)
+    if (bias := inputs.bias_of(k)) is not None:
+        rows = bias.double().repeat_interleave(torch.tensor(case.splits(k), device=bias.device), dim=0)
+        fprop = Exact(fprop.value + rows, fprop.scale + rows.abs(), fprop.energy)
         roles["bgrad"] = joined(
             torch.stack, [Exact(g_i.sum(0), g_i.abs().sum(0), g_i.square().sum(0).sqrt()) for _, g_i, _ in of("bgrad")]
         )
@@ -243,7 +242,8 @@ def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of thre
     w = whole.weight[expert if weight_of is None else weight_of].double()
     if role == "fprop":
         product = torch.mm(x[:, last], w[:, last].T)
-        return product if inputs.bias is None or only_last is not None else product + inputs.bias[expert].double()
+        bias = inputs.bias_of(k)
+        return product if bias is None or only_last is not None else product + bias[expert].double()
     if role == "dgrad":
         return torch.mm(g[:, last], w[last])
     return g[last].sum(0) if role == "bgrad" else torch.mm(g[last].T, x[last])

@@ -81,7 +81,7 @@ class Stage:
             x=operands.x,
             weight=operands.weight,
             grad_output=operands.grad_output,
-            bias=self.reference.inputs.bias,
+            bias=inputs.bias_of(self.microbatch),
             parts=self.steps[-1],
             earlier=self.steps[:-1],
             stored=[held.tensor for held in self.found[self.due].experts],

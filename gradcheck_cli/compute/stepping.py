@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from gradcheck_cli.compute.attached import packed
+from gradcheck_cli.compute.attached import Parameters, packed
 from gradcheck_cli.compute.found import Found, per_expert, read
 from gradcheck_cli.compute.inputs import Inputs, exponents_of
 from gradcheck_cli.compute.provider import DTYPES
@@ -100,6 +100,17 @@ class Stepping:
     def _to_parameters(self) -> None:
         for i, master in zip(self.learning, self.masters, strict=True) if self._fused else ():
             self.weights[i].copy_(master)
+
+
+@torch.no_grad()
+def turn(case: Case, held: Parameters, values: torch.Tensor | None) -> None:
+    """Zero the gradients of the biases, and write these values (G, N) over those that learn."""
+    for bias in held.biases:
+        bias.grad = None
+    if values is None or case.frozen_bias:
+        return
+    for bias, value in zip(held.biases, [values] if held.packed_bias else values, strict=True):
+        bias.copy_(value)
 
 
 def made(case: Case, fill: Fill, tensors: list[torch.Tensor]) -> torch.optim.Optimizer:

@@ -24,7 +24,7 @@ from gradcheck_cli.compute.lent import guard_byte, guarded
 from gradcheck_cli.compute.poison import POISON, filled
 from gradcheck_cli.compute.provider import Delayed, Layer
 from gradcheck_cli.compute.settings import kept
-from gradcheck_cli.compute.stepping import Stepping
+from gradcheck_cli.compute.stepping import Stepping, turn
 from gradcheck_cli.compute.trial import a_tensor, on_trial
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import delivered_in, joined
@@ -166,18 +166,19 @@ class Trainer:
         return After(last, "backward_dw", [snapshot(one) for one in parameters], self.loans.changed(seen, last))
 
     def step(self, k: int) -> After:
-        """The weights after a step of the optimizer; on integers those of the next microbatch are then written."""
+        """The weights after a step of the optimizer; then the next biases, and on integers the weights, are written."""
         assert self.stepping  # noqa: S101  the case has an optimizer
         with self._trial(f"step of the optimizer after microbatch {k}"):
             moved = snapshot(self.stepping.step())
             if self.fill != "normal":
                 self.stepping.write(self.inputs.weight_of(k + 1))
             self.stepping.zero()
-            for bias in self.own.held.biases:
-                bias.grad = None
+            turn(self.case, self.own.held, bias := self.inputs.bias_of(k + 1))
         with self._trial(f"reading the weights after the step after microbatch {k}"):
             held = torch.stack([one.tensor for one in self.stepping.found().experts if one.tensor is not None]).clone()
-            self.loans.rewrite(held)
+            self.loans.rewrite("weight", held)
+            if bias is not None:
+                self.loans.rewrite("bias", bias)
             seen = self.loans.seen()
         due = moved.before if self.fill == "normal" else None
         return After(k, "step", [moved], self.loans.changed(seen, k), weight=due)

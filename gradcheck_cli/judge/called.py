@@ -83,6 +83,8 @@ def _stepped_in_words(case: Case) -> Iterator[str]:
         "makes of the gradient that was found, bit for bit, a frozen one is as it was, and on integers the weights of "
         "the next microbatch are written over it"
     )
+    if case.bias and not case.frozen_bias:
+        yield "after each step the biases are negated, in place: the next microbatch adds those"
     zeroed = "main_grad is zeroed, and .grad None" if fused else ".grad is None"
     yield f"after each step {zeroed}: what is said of sums and of a prefill holds from there on without what was before"
 

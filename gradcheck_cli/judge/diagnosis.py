@@ -24,6 +24,7 @@ NAMES = {
     "tail": "last {} of the contraction missing",
     "bias missing": "bias missing",
     "bias twice": "bias added twice",
+    "bias stale": "bias from before a step",
     "accumulated in bf16": "accumulated in bf16",
     "unquantised": "operands not quantised",
     "token": "token {} missing",
