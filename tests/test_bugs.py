@@ -13,6 +13,7 @@ from report_samples import verdict
 
 from gradcheck_cli import pipeline, selection
 from gradcheck_cli.errors import NothingSelected, UsageError
+from gradcheck_cli.judge import public
 from gradcheck_cli.judge.known import applies
 from gradcheck_cli.judge.public import PublicRecord
 from gradcheck_cli.matrices import bug_files, matrix, public_record
@@ -101,6 +102,24 @@ def test_a_record_that_is_not_true_is_told_and_is_a_finding(
     assert done.code == 1
     assert "otherwise: a7" in done.out
     assert "OTHERWISE" in done.out
+
+
+def test_a_finding_in_another_role_than_the_recorded_is_told(whole: tuple[Done, Path]) -> None:
+    verdicts = {one.case: one for one in read(whole[1]).verdicts}
+    stale = verdicts["faults:api=fprop_stale_weight:single_grouped_weight=1:optimizer=sgd"]
+    other = msgspec.structs.replace(stale.findings[0], slot="dgrad[0]", diagnosis="zero")
+    both = msgspec.structs.replace(stale, findings=[*stale.findings, other])
+    one = next(one for one in named("a9").case if one.case == stale.case)
+    assert (public.holds(one, stale), public.holds(one, both)) == (True, False)
+    told = public.found_as(both, whole=True)
+    assert told == "fprop INEXACT (holds the weight of microbatch 0) and dgrad INEXACT (zero)"
+
+
+def test_a_parameter_that_is_changed_beside_the_recorded_role_is_no_other_role(whole: tuple[Done, Path]) -> None:
+    verdicts = {one.case: one for one in read(whole[1]).verdicts}
+    lost = verdicts["faults:api=wgrad_requires_grad_lost:moved=to_dtype:bias=1"]
+    assert {one.role for one in lost.findings} == {"wgrad", "weight"}
+    assert public.holds(named("a5").case[0], lost)
 
 
 # A part of it

@@ -168,6 +168,14 @@ def test_a_weight_that_is_stale_is_seen_in_the_gradient_of_x_as_well() -> None:
     assert found.roles["wgrad"] is Outcome.PASSED
 
 
+@pytest.mark.parametrize("packed", (0, 1))
+@pytest.mark.parametrize("role", ("fprop", "dgrad"))
+def test_the_fault_of_a_stale_weight_has_a_packed_one_as_well(role: Any, packed: int) -> None:
+    found = verdict(f"faults:api={role}_stale_weight:{SHAPE}:optimizer=sgd:single_grouped_weight={packed}")
+    assert {one.diagnosis for one in found.findings} == {"holds the weight of microbatch 0"}
+    assert found.roles[role] is Outcome.INEXACT
+
+
 def test_a_frozen_weight_that_moves_is_told_apart_from_one_that_does_not() -> None:
     found = verdict(f"faults:api=wgrad_frozen_weight_moved:{SHAPE}:optimizer=sgd:frozen_weights=last")
     (moved,) = [one for one in found.findings if one.diagnosis == "frozen weight moved"]

@@ -60,7 +60,10 @@ def _seedless(case: Case) -> str:
 
 
 def holds(one: Recorded, verdict: Verdict) -> bool:
-    """Whether a verdict is what is recorded: its outcome, and of a failure each finding in the role that is named."""
+    """Whether a verdict is what is recorded: its outcome, and of a failure each finding in the role that is named.
+
+    What was changed beside it, as the requires_grad of a weight whose gradient is missing, has no role.
+    """
     if verdict.outcome is not one.outcome:
         return False
     if one.mutants:
@@ -68,7 +71,7 @@ def holds(one: Recorded, verdict: Verdict) -> bool:
             verdict.mutants is not None and verdict.mutants.killed == verdict.mutants.of + verdict.mutants.inapplicable
         )
     red = failures(verdict)
-    return all(_role(finding) == one.role for finding in red) and (not red or any(_fits(one, it) for it in red))
+    return all(_role(finding) in (one.role, None) for finding in red) and (not red or any(_fits(one, it) for it in red))
 
 
 def _fits(one: Recorded, finding: Finding) -> bool:
@@ -89,10 +92,9 @@ def _came_out(report: PublicReport, by_case: Mapping[str, Placed]) -> list[CameO
         own = [one for one in report.case if one.case == case]
         due = next((one for one in own if applies(one, placed.environment)), None)
         part = (due or own[0]).part
-        said = due.said if due else ""
-        found.append(
-            CameOut(part=part, case=case, recorded=said, found=_told(placed.verdict), state=_state(due, placed))
-        )
+        state, said = _state(due, placed), due.said if due else ""
+        told = found_as(placed.verdict, whole=state == "otherwise")
+        found.append(CameOut(part=part, case=case, recorded=said, found=told, state=state))
     return found
 
 
@@ -104,8 +106,12 @@ def _state(due: Recorded | None, placed: Placed) -> State:
     return "not executed" if placed.verdict.outcome in (Outcome.REFUSED, Outcome.EXCLUDED) else "otherwise"
 
 
-def _told(verdict: Verdict) -> str:
+def found_as(verdict: Verdict, *, whole: bool) -> str:
+    """How a case came out, by its worst finding; as a whole by one of each role, since any may be the one too many."""
     worst = verdict.worst
-    return (
-        str(failure_of(worst)).removeprefix("case ") if worst and not verdict.outcome.green else verdict.outcome.value
-    )
+    if worst is None or verdict.outcome.green:
+        return verdict.outcome.value
+    roles = {_role(worst): worst}
+    for finding in failures(verdict) if whole else ():
+        roles.setdefault(_role(finding), finding)
+    return " and ".join(str(failure_of(one)).removeprefix("case ") for one in roles.values())

@@ -25,10 +25,10 @@ def kept_apart(name: str, case: Case, weights: Iterable[torch.Tensor]) -> None:
 
 
 def multiplied(used: list[torch.Tensor], weights: Iterable[torch.Tensor]) -> torch.Tensor:
-    """What a layer multiplies, (G, N, K): the weights, or what is kept apart of them."""
+    """A copy of what a layer multiplies, (G, N, K): the weights, or what is kept apart of them."""
     kept = [getattr(weight, "rowwise_data", None) for weight in weights]
     parts = [one.detach() if own is None else own for one, own in zip(used, kept, strict=True)]
-    return parts[0] if parts[0].dim() == 3 else torch.stack(parts)
+    return parts[0].clone() if parts[0].dim() == 3 else torch.stack(parts)
 
 
 @torch.no_grad()
