@@ -235,6 +235,7 @@ def test_what_is_nobodys_contract_is_excluded(text: str, constraint: str) -> Non
 SAID = {
     "recompute=te": "run again in its backward, by transformer_engine.pytorch.checkpoint",
     "inference=eval": "another forward is run without gradients, in eval mode, on -x",
+    "inference=no_grad": "no gradient comes from it, and its own output is not judged",
     "stream=backward": "each backward runs on a CUDA stream of its own",
     "cuda_graph=te": "by transformer_engine.pytorch.make_graphed_callables, and replayed",
     "retain_graph=1": "in pairs of one x, one forward and one output",

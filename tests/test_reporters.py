@@ -170,7 +170,7 @@ def test_a_floor_that_is_missed_says_what_was_demanded_found_and_to_do() -> None
 
 NEVER_RUN = untested(Case.parse("te:api=op"))
 PASSED, REFUSED = (samples.verdict("te:api=op", outcome) for outcome in (Outcome.PASSED, Outcome.REFUSED))
-LEFT = "could be judged: run what is left with --last-failed and its folder"
+LEFT = "could be judged: go on with --resume and its folder"
 # Verdicts -> what is to be done for the floor to be met.
 FLOORS: dict[str, tuple[list[Verdict], str]] = {
     "the run was cut short": ([PASSED, *[NEVER_RUN] * 4], f"the run ended before 4 cases {LEFT}"),

@@ -56,7 +56,7 @@ def called_in_words(case: Case) -> Iterator[str]:
     if case.inference != "none":
         yield (
             f"between each forward and its backward another forward is run {INFERRED[case.inference]}, on -x: no "
-            "gradient comes from it"
+            "gradient comes from it, and its own output is not judged"
         )
     yield from _on_the_device(case)
 

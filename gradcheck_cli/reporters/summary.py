@@ -112,7 +112,7 @@ def _way_to_the_floor(report: Report) -> str:
     refused = ["open what was REFUSED"] if report.tally.outcomes.get(Outcome.REFUSED.value) else []
     if early:
         cases = f"{early} case{'' if early == 1 else 's'}"
-        told = f"the run ended before {cases} could be judged: run what is left with --last-failed and its folder"
+        told = f"the run ended before {cases} could be judged: go on with --resume and its folder"
         return "; ".join([told, *refused])
     if report.tally.executed:
         return ", or ".join([*refused, "ask for less with --min-executed"])
