@@ -11,6 +11,7 @@ from gradcheck_cli import __version__, installed, openings, plugins, unpacked
 from gradcheck_cli.errors import GradcheckError
 from gradcheck_cli.records.candidate import Candidate
 from gradcheck_cli.records.environment import Environment
+from gradcheck_cli.records.job import Variables
 from gradcheck_cli.reporters.lines import terminal_width
 from gradcheck_cli.unpacked import Unpacked
 from gradcheck_cli.workers.executor import LocalExecutor
@@ -40,7 +41,7 @@ def examine(asked: str, te: Sequence[Path]) -> list[str]:
 def _in_a_worker(candidate: Candidate, device: str, te: Unpacked | None) -> list[str]:
     try:
         with tempfile.TemporaryDirectory() as logs, LocalExecutor(device=device, log_dir=Path(logs), te=te) as executor:
-            environment = executor.environment(candidate.environment, sorted(candidate.apis.values()))
+            environment = executor.environment(Variables(candidate.environment), sorted(candidate.apis.values()))
     except GradcheckError as error:
         return [f"closed: {error}"]
     facts = [f"{name} {version}" for name, version in environment.versions.items()]

@@ -76,11 +76,16 @@ def require(
     `otherwise` says what to do instead.
     """
     for candidate in candidates:
-        why = closed(candidate, te)
-        if not why and candidate.needs_cuda and not device.startswith("cuda"):
-            why = f"it needs a CUDA device, and --device is {device}: choose --device cuda:0"
-        if why:
+        if why := closed(candidate, te):
             raise UsageError(f"provider {candidate.name} cannot run: {why}.\n{otherwise}")
+        require_cuda(candidate, device, otherwise)
+
+
+def require_cuda(candidate: Candidate, device: str, otherwise: str = _EMBEDDED) -> None:
+    """UsageError where a candidate needs a CUDA device, and was given another one."""
+    if candidate.needs_cuda and not device.startswith("cuda"):
+        why = f"it needs a CUDA device, and --device is {device}: choose --device cuda:0"
+        raise UsageError(f"provider {candidate.name} cannot run: {why}.\n{otherwise}")
 
 
 def _counted(devices: int) -> str:

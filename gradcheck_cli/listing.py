@@ -58,6 +58,7 @@ def plugins_in_words() -> list[str]:
             f"    {len(candidate.apis)} apis: gradcheck list --provider {candidate.name} --matrix smoke",
         ]
     lines += [f"  closed: {why}" for why in plugins.broken().values()]
-    lines += ["executors", "  local  one long-lived worker process per device (built in)"]
+    lines += ["executors (--executor)", "  local  one long-lived worker process per device (built in)"]
+    lines += ["  ray  the same on the GPUs or processors of a Ray cluster (built in; needs gradcheck-cli[ray])"]
     lines += ["reporters (--format)", f"  {', '.join(FORMATS)} (built in); journal and observations are always written"]
     return [*lines, "matrices (--matrix)", *(f"  {name}  {about}" for name, about in matrix.available())]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gradcheck_cli import __version__, installed, known_file, placing, plugins, resuming, selection
+from gradcheck_cli import __version__, known_file, placing, plugins, resuming, selection
 from gradcheck_cli.errors import UsageError
 from gradcheck_cli.judge import bounds
 from gradcheck_cli.judge.public import PublicRecord
@@ -26,18 +26,15 @@ from gradcheck_cli.reporters.console import open_console
 from gradcheck_cli.reporters.formats import known_formats, new_files, of_run, render
 from gradcheck_cli.reporters.read import read
 from gradcheck_cli.session import Plan, Session
-from gradcheck_cli.workers.executor import LocalExecutor
 from gradcheck_cli.workers.strays import kill_marked, of_folder
 
 _OF_ASKED = ("matrix", "provider", "expression", "case", "shard", "seed")
 _OF_OPTIONS = ("timeout", "min_executed", "mutants", "known", "stress")
 
 
-class RunOptions(Record, frozen=True, kw_only=True):
+class RunOptions(placing.Placing, frozen=True, kw_only=True):
     """How to run what was selected."""
 
-    device: str = ""
-    workers: int = 0  # 0: one for each device
     resume: Sequence[str] | None = None  # to go on: the names of the options that were typed, or set by a variable
     last_failed: Path | None = None
     maxfail: int = 0
@@ -71,19 +68,18 @@ def run(asked: selection.Asked, options: RunOptions, typed: Typed) -> int:
             settings = earlier.settings
             asked, options = as_it_was(asked, options, settings)
         selected = selection.select(asked)
-        places = placing.places(options.device, options.workers)
         entries = known_file.load(options.known) if options.known else []
-        installed.require(selected.candidates, places[0].device, asked.te)
         folder = options.output or default_folder(began, selected)
+        placing.require(options, selected.candidates, asked.te)
         record = PublicRecord(matrix.public_reports(asked.matrix))
         todo = plan(selected, options, record)
         todo = _the_rest(todo, earlier) if earlier else todo
         console = open_console()
+        executor = placing.executor(options, asked.te, folder, options.timeout)
         files = earlier.files if earlier else new_files(folder, settings)
         held.callback(files.stop)
         reporter = of_run(options.formats, folder, console, quiet=options.quiet, files=files)
         held.callback(reporter.stop)
-        executor = LocalExecutor(device=places, log_dir=folder, timeout=options.timeout, te=asked.te, retry=True)
         with executor:
             session = Session(todo, reporter, executor, entries, record)
             return session.run(earlier.run if earlier else opening(asked, selected, options, typed, began))

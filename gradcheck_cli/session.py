@@ -20,7 +20,7 @@ from gradcheck_cli.records.known import KnownFailure, Placed
 from gradcheck_cli.records.report import Report, Run, exit_code, gravest_code, in_order, tally
 from gradcheck_cli.records.verdict import Verdict
 from gradcheck_cli.reporters.protocol import Reporter
-from gradcheck_cli.workers.executor import LocalExecutor
+from gradcheck_cli.workers.executor import Executor
 
 _CUT_OFF = "expected a verdict after the case was started; the run was cut off here, or gradcheck itself failed on it"
 
@@ -48,7 +48,7 @@ class Session:
         self,
         plan: Plan,
         reporter: Reporter,
-        executor: LocalExecutor,
+        executor: Executor,
         entries: Sequence[KnownFailure] = (),
         record: PublicRecord | None = None,
     ) -> None:

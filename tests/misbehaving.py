@@ -85,6 +85,17 @@ class Engine:
             flag.touch()
             self.segfault(job)
 
+    def end_the_parent(self, _: Job) -> None:
+        """As a node that is lost; whoever asked for this job hears no more of it."""
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+    def end_the_parent_once(self, job: Job) -> None:
+        flag = Path(os.environ["WORKER_TEST_FLAG"])
+        if not flag.exists():
+            flag.touch()
+            self.end_the_parent(job)
+
     def hang(self, _: Job) -> None:
         say("waiting for a collective")
         time.sleep(600)

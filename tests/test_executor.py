@@ -230,7 +230,7 @@ def test_a_worker_outlives_a_run_and_serves_the_next(tmp_path: Path) -> None:
 
 
 def test_the_worker_that_was_asked_where_it_runs_then_runs_the_cases(run: Run, tmp_path: Path) -> None:
-    asked = run.executor.environment({"WORKER_TEST_A": "1"}, ["misbehaving:build"])
+    asked = run.executor.environment(Variables({"WORKER_TEST_A": "1"}), ["misbehaving:build"])
     run(a_job("fine", {"WORKER_TEST_A": "1"}))
     assert (asked.variables, len(list(tmp_path.glob("worker-*.log")))) == ({"WORKER_TEST_A": "1"}, 1)
 

@@ -51,6 +51,17 @@ RunDeviceOption = Annotated[
 WorkersOption = Annotated[
     int, option("--workers", "So many at once, sharing the devices; 0: one for each.", min=0, metavar="N")
 ]
+ExecutorOption = Annotated[
+    str,
+    option("--executor", "local: on this machine; ray: on the GPUs or processors of a Ray cluster.", metavar="NAME"),
+]
+AddressOption = Annotated[
+    str,
+    option("--address", "Of a Ray cluster; default: as Ray finds one, else one on this machine.", metavar="HOST:PORT"),
+]
+DeviceTypeOption = Annotated[
+    str, option("--device-type", "Only such GPUs of a Ray cluster, in turn: H100,B200.", metavar="NAMES")
+]
 ResumeOption = Annotated[bool, option("--resume", "Run what is left of the run in --output, and nothing else.")]
 FORMATS = "table, csv, json, junit, markdown, svg, github; repeatable."
 FormatOption = Annotated[list[str], option("--format", FORMATS, metavar="NAME")]

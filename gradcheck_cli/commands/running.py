@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from gradcheck_cli.commands.options import (
+    AddressOption,
     Bare,
     CaseArgument,
     CaseOption,
     DeviceOption,
+    DeviceTypeOption,
     ExcludedOption,
+    ExecutorOption,
     ExpressionOption,
     FormatOption,
     KnownOption,
@@ -55,6 +58,9 @@ def run(
     te: TeOption = [],  # noqa: B006
     device: RunDeviceOption = "",
     workers: WorkersOption = 0,
+    executor: ExecutorOption = "local",
+    address: AddressOption = "",
+    device_type: DeviceTypeOption = "",
     timeout: TimeoutOption = 60.0,
     seed: SeedOption = 0,
     output: OutputOption = None,
@@ -72,6 +78,9 @@ def run(
     options = pipeline.RunOptions(
         device=device,
         workers=workers,
+        executor=executor,
+        address=address,
+        device_type=device_type,
         resume=typed_options(context) if resume else None,
         last_failed=last_failed,
         maxfail=maxfail,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import select
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.records.environment import Environment
@@ -21,9 +23,32 @@ ENGINE = "gradcheck_cli.compute.engine:Engine"
 MOST_FAILURES = 5  # of gradcheck itself, after which it will fail on the other cases too
 OnStart = Callable[[Job], None]
 OnEnvironment = Callable[[Environment], None]
+Self = TypeVar("Self", bound="Executor")  # typing.Self came with Python 3.11
 
 
-class LocalExecutor:
+class Executor(ABC):
+    """What runs the jobs of a session, wherever its workers stand."""
+
+    def __enter__(self: Self) -> Self:  # noqa: PYI019
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the workers."""
+
+    @abstractmethod
+    def run(
+        self, jobs: Iterable[Job], on_start: OnStart, on_environment: OnEnvironment
+    ) -> Iterator[tuple[Job, Observation]]:
+        """Observe each job; on_start hears of each once before it runs, on_environment of where it does."""
+
+
+class LocalExecutor(Executor):
     """Runs jobs on this machine: one long-lived worker at a time in each of its places, handed out as they come free.
 
     What happens inside a job is that job's observation and never an exception: a worker that crashes, takes too long
@@ -53,23 +78,16 @@ class LocalExecutor:
         self._told: Environment | None = None
         self._failures: list[HarnessError] = []
 
-    def __enter__(self) -> LocalExecutor:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop the workers; the next run starts others."""
         for lane in self.lanes:
             lane.close()
 
-    def environment(self, variables: dict[str, str], targets: list[str]) -> Environment:
+    def environment(self, variables: Variables, targets: list[str]) -> Environment:
         """Where a worker with these variables and candidates runs; raises as `run` does where it cannot start."""
         lane = self.lanes[0]
-        lane.require(Variables(variables), targets)
+        lane.failure = None
+        lane.require(variables, targets)
         while lane.starting and not lane.ready():
             _wait([lane])
         if lane.failure:
@@ -77,19 +95,21 @@ class LocalExecutor:
         return lane.environment
 
     def run(
-        self, jobs: Iterable[Job], on_start: OnStart, on_environment: OnEnvironment
+        self,
+        jobs: Iterable[Job],
+        on_start: OnStart,
+        on_environment: OnEnvironment,
+        candidates: Sequence[str] = (),
     ) -> Iterator[tuple[Job, Observation]]:
         """Observe each job; on_start hears of each before it runs, on_environment of each worker.
 
         With one place the order is that of the jobs. The environment that was told of last is that of the observation.
+        Workers are ready for the `candidates` too, which come later.
         """
         todo = deque(jobs)
         for lane in self.lanes:
             lane.failure = None
-        targets: dict[str, list[str]] = {}
-        for job in todo:
-            held = targets.setdefault(str(job.variables), [])
-            held[:] = sorted({*held, job.target})
+        targets = targets_of(todo, candidates)
         self._told, self._failures = None, []
         try:
             while self._handed_out(todo, targets, on_start, on_environment):
@@ -155,6 +175,14 @@ class LocalExecutor:
         """A log that is not there: of a run that is resumed those of its beginning are."""
         logs = (self.log_dir / f"worker-{number}.log" for number in self._numbers)
         return next(log for log in logs if not log.exists())
+
+
+def targets_of(jobs: Iterable[Job], more: Sequence[str] = ()) -> dict[str, list[str]]:
+    """The candidates of a worker that is to run all jobs under its variables, and more of them."""
+    targets: dict[str, set[str]] = {}
+    for job in jobs:
+        targets.setdefault(str(job.variables), set(more)).add(job.target)
+    return {variables: sorted(held) for variables, held in targets.items()}
 
 
 def _wait(lanes: Sequence[Lane]) -> None:
