@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,10 @@ num_gemms = [2]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Ray of two processors; its address. What it starts imports what this process does."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Ray: one node of two processors. What it starts imports what this process does."""
     import ray
+    from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
@@ -62,22 +64,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ended_by = signal.getsignal(signal.SIGTERM)
-        started = ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            resources={"accelerator_type:H100": 1},
-        )
+        head = {"num_cpus": 2, "resources": {"accelerator_type:H100": 1}, "include_dashboard": False}
+        nodes = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
         signal.signal(signal.SIGTERM, ended_by)
-        yield started.address_info["gcs_address"]
+        yield nodes
         ray.shutdown()
+        nodes.shutdown()
 
 
 class Ran:
     """What came of jobs on the cluster, with all that was said on the way."""
 
-    def __init__(self, *apis: str, workers: int = 2, engine: str = "Engine", **more: Any) -> None:
+    def __init__(
+        self,
+        *apis: str,
+        workers: int = 2,
+        engine: str = "Engine",
+        types: tuple[str, ...] = (),
+        after_first: Callable[[], None] = lambda: None,
+    ) -> None:
         self.started: list[str] = []
         self.environments: list[Environment] = []
         self.told: list[tuple[str, Observation]] = []
@@ -85,13 +91,16 @@ class Ran:
         jobs = [
             Job(case=Case(provider="fake", api=api, seed=i), target="misbehaving:build") for i, api in enumerate(apis)
         ]
-        slot = Slot("cpu", workers)
-        with RayExecutor(slot=slot, engine=f"misbehaving:{engine}", timeout=30, retry=True, **more) as executor:
+        slot = Slot("cpu", workers, types)
+        with RayExecutor(slot=slot, engine=f"misbehaving:{engine}", timeout=30, retry=True) as executor:
             try:
                 for job, seen in executor.run(jobs, self._start, self.environments.append):
                     self.told.append((str(job.case), seen))
+                    if len(self.told) == 1:
+                        after_first()
             except GradcheckError as error:
                 self.error = error
+            self.lost = sum(hand.gone is not None for hand in executor._hands)
 
     def _start(self, job: Job) -> None:
         self.started.append(str(job.case))
@@ -102,7 +111,7 @@ class Ran:
 
 
 @needs_ray
-def test_verdicts_are_those_of_this_machine_byte_for_byte(cluster: str, tmp_path: Path) -> None:
+def test_verdicts_are_those_of_this_machine_byte_for_byte(cluster: Any, tmp_path: Path) -> None:
     matrix = tmp_path / "thirteen.toml"
     matrix.write_text(THIRTEEN, "utf-8")
     more = ("--matrix", str(matrix), "--provider", "torch", "--provider", "faults", "--device", "cpu", "--workers", "2")
@@ -134,10 +143,21 @@ def without_seconds(held: Any) -> Any:
 @pytest.mark.usefixtures("cluster")
 def test_a_job_whose_actor_is_lost_is_run_by_another_one_and_told_once() -> None:
     ran = Ran("fine", "fine", "end_the_parent_once", "fine", "fine", "fine")
-    assert ran.error is None
+    assert (ran.error, ran.lost) == (None, 1)
     assert ran.cases == sorted(ran.started)
     assert len(set(ran.cases)) == len(ran.cases) == 6
     assert {seen.ending for _, seen in ran.told} == {"finished"}
+
+
+@needs_ray
+def test_what_a_lost_node_had_is_run_on_another_one(cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"accelerator_type:B200": 1})
+    cluster.wait_for_nodes()
+    lose = partial(cluster.remove_node, node, allow_graceful=False)
+    ran = Ran(*["raise_nothing"] * 30, types=("H100", "B200"), after_first=lose)
+    assert (ran.error, ran.lost) == (None, 1)
+    assert ran.cases == sorted(ran.started)
+    assert len(set(ran.cases)) == len(ran.cases) == 30
 
 
 @needs_ray
@@ -195,18 +215,22 @@ def test_variables_of_the_user_hold_on_the_nodes(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_ray
-def test_a_run_that_was_killed_goes_on_elsewhere(cluster: str, tmp_path: Path) -> None:
+def test_a_run_that_was_ended_and_killed_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     from test_resume import going, judged
 
     matrix = tmp_path / "thirteen.toml"
     matrix.write_text(THIRTEEN, "utf-8")
     more = ("--matrix", str(matrix), "--provider", "torch", "--workers", "2")
-    run = going(tmp_path / "run", *more, "--executor", "ray", "--address", cluster)
+    on_ray = ("--executor", "ray", "--address", cluster.address)
+    run = going(tmp_path / "run", *more, *on_ray)
     run.until(2)
+    run.process.terminate()
+    assert run.ended().code == 130
+    run = going(tmp_path / "run", "--resume", "--workers", "2", *on_ray)
+    run.until(5)
     run.process.kill()
     run.ended()
-    before = len(judged(run.folder))
-    assert before < 12
+    assert len(judged(run.folder)) < 12
     done = child("run", "--device", "cpu", "--output", str(run.folder), "--resume", cwd=ROOT)
     assert done.code == 0, done.err
     assert Counter(judged(run.folder)).most_common(1)[0][1] == 1

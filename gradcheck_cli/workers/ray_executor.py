@@ -186,6 +186,7 @@ class RayExecutor(Executor):
 
     def _is_gone(self, hand: _Hand, error: Exception) -> None:
         was_at_work, job = hand.at_work, hand.job
+        self._kill(hand)  # one that is out of reach for a while must not go on with what another one is given
         said = " ".join(str(error).split())
         hand.gone = HarnessError(
             f"expected the Ray actor to answer, and it was lost, with no other left; Ray says:\n{said}"
@@ -226,8 +227,11 @@ class RayExecutor(Executor):
             if idle:
                 self._ray.wait(idle, num_returns=len(idle), timeout=3 * GRACE)
         for hand in self._hands:
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.kill(hand.actor)
+            self._kill(hand)
+
+    def _kill(self, hand: _Hand) -> None:
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(hand.actor)
 
 
 def _another_version(found: str) -> HarnessError:
