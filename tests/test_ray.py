@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.environment import Environment
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import Observation
-from gradcheck_cli.workers.ray_cluster import Slot, slots
+from gradcheck_cli.workers.ray_cluster import Slot, connect, slots
 from gradcheck_cli.workers.ray_executor import RayExecutor
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: gradcheck-cli[ray]")
@@ -235,6 +236,12 @@ def test_a_run_that_was_ended_and_killed_goes_on_elsewhere(cluster: Any, tmp_pat
     assert done.code == 0, done.err
     assert Counter(judged(run.folder)).most_common(1)[0][1] == 1
     assert len(judged(run.folder)) == 12
+
+
+@pytest.mark.parametrize("address", ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"))
+def test_an_address_where_nobody_listens_is_told_and_not_waited_for(address: str) -> None:
+    with pytest.raises(UsageError, match="expected a Ray cluster that answers"):
+        connect(SimpleNamespace(is_initialized=lambda: False), address)
 
 
 def a_node(processors: int, gpus: int = 0, kind: str = "", *, alive: bool = True) -> dict[str, Any]:

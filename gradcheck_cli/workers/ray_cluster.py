@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from gradcheck_cli.errors import UsageError
 
 _TYPE = "accelerator_type:"  # the resource by which Ray knows a node's GPUs (ray.util.accelerators)
+_PATIENCE = 10.0  # seconds that a head node may take to answer
 _GPU, _CPU = "GPU", "CPU"
 _DEVICES = {"": "", "all": "", "cuda": _GPU, "cpu": _CPU}
 
@@ -42,6 +44,7 @@ def connect(ray: Any, address: str) -> bool:
     """
     if ray.is_initialized():
         return False
+    _require_heard(address or os.environ.get("RAY_ADDRESS", ""))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a test of a layer tells nobody that it ran
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what it will do one day
     ended_by = signal.getsignal(signal.SIGTERM)
@@ -59,6 +62,17 @@ def connect(ray: Any, address: str) -> bool:
     finally:
         signal.signal(signal.SIGTERM, ended_by)  # Ray's would end the run without a report
     return True
+
+
+def _require_heard(address: str) -> None:
+    """UsageError where nobody listens at HOST:PORT or ray://HOST:PORT: Ray itself waits there without a word."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--address {address}: expected a Ray cluster that answers, found: {error}") from None
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], asked: Slot) -> tuple[str, list[dict[str, Any]]]:
