@@ -33,6 +33,16 @@ RIGHT = [
     f"{LOOP}:autocast=1:dtype=fp16:fuse_wgrad=1",
     f"{LOOP}:autocast=1:recompute=nonreentrant:inference=no_grad:single_grouped_weight=1",
     *(
+        f"{LOOP}:pipelined=1:fuse_wgrad={fused}:{tail}"
+        for fused, tail in (
+            (0, "microbatches=2:inference=eval"),
+            (1, "microbatches=3:recompute=reentrant"),
+            (1, "microbatches=4:delay_wgrad_compute=1"),
+            (0, "microbatches=3:delay_wgrad_compute=1:autocast=1"),
+            (1, "microbatches=2:recompute=nonreentrant:overwrite_main_grad=all:single_grouped_weight=1"),
+        )
+    ),
+    *(
         f"{LOOP}:retain_graph=1:fuse_wgrad={fused}:inference={between}:microbatches={several}:{tail}"
         for fused, between, several, tail in (
             (0, "none", 2, "grad_output=expanded"),
@@ -75,6 +85,34 @@ class KeepsItsInput(LoopLayer):
                 return dgrad, *(g.T @ r for g, r in zip(parts, rows, strict=True))
 
         y: torch.Tensor = Linear.apply(x, *weights)  # type: ignore[no-untyped-call]
+        return y
+
+
+class KeepsItsInputsOnAStack(LoopLayer):
+    """What was kept last is taken first: right where each backward follows its own forward."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case, device)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
+        self.kept.append(x.detach())
+        layer = self
+
+        class Linear(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+                ctx.weights = weights
+                return torch.cat([r @ w.T for r, w in zip(x.split(list(m_splits)), weights, strict=True)])
+
+            @staticmethod
+            def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+                kept = torch.nn.functional.pad(layer.kept.pop(), (0, 0, 0, len(grads[0])))[: len(grads[0])]
+                parts, rows = grads[0].split(list(m_splits)), kept.split(list(m_splits))
+                dgrad = torch.cat([g @ w for g, w in zip(parts, ctx.weights, strict=True)])
+                return dgrad, *(g.T @ r for g, r in zip(parts, rows, strict=True))
+
+        y: torch.Tensor = Linear.apply(x, *self._weights)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -128,6 +166,7 @@ FAULTY = {
         "wgrad",
         Outcome.INEXACT,
     ),
+    "x on a stack": ("KeepsItsInputsOnAStack", f"torch:api=loop:pipelined=1:{SHAPE}", "wgrad", Outcome.INEXACT),
     "x kept on the layer": ("KeepsItsInput", f"torch:api=loop:inference=no_grad:{SHAPE}", "wgrad", Outcome.INEXACT),
     "an evaluation that stays": (
         "StaysInEvaluation",
@@ -160,6 +199,7 @@ def test_what_goes_wrong_only_when_called_so_is_found(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     (
+        "x on a stack",
         "x let go of after a backward",
         "x kept on the layer",
         "an evaluation that stays",
@@ -218,6 +258,9 @@ EXCLUDED = {
     f"{LOOP}:autocast=1:dtype=fp32": "autocast-to-a-narrower-dtype",
     f"{LOOP}:stream=backward_dw": "backward-dw-on-a-stream",
     f"{LOOP}:cuda_graph=torch:tied_weights=1": "captured-alone",
+    f"{LOOP}:pipelined=1:microbatches=1": "a-pipeline-of-two",
+    f"{LOOP}:pipelined=1:optimizer=sgd": "pipelined-alone",
+    f"{LOOP}:cuda_graph=torch:pipelined=1": "captured-alone",
     f"{LOOP}:retain_graph=1:microbatches=1": "a-graph-for-two",
     f"{LOOP}:retain_graph=1:tied_weights=1": "retained-alone",
     "faults:api=wgrad_doubled:retain_graph=1": "retained-alone",
@@ -238,6 +281,7 @@ SAID = {
     "inference=no_grad": "no gradient comes from it, and its own output is not judged",
     "stream=backward": "each backward runs on a CUDA stream of its own",
     "cuda_graph=te": "by transformer_engine.pytorch.make_graphed_callables, and replayed",
+    "pipelined=1": "two forwards, then the backward of each by itself, the earlier one first",
     "retain_graph=1": "in pairs of one x, one forward and one output",
     "autocast=1": "x is fp32, and each forward runs under torch.autocast of bf16",
 }

@@ -40,6 +40,7 @@ CALLED = {
         "stream",
         "cuda_graph",
         "retain_graph",
+        "pipelined",
         "compile",
         "optimizer",
         "moved",

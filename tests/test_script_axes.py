@@ -144,6 +144,7 @@ def test_every_axis_is_turned_by_some_row() -> None:
         "stream",  # not written yet, below
         "cuda_graph",
         "retain_graph",
+        "pipelined",
         "optimizer",
         "moved",
         "backward_override",
@@ -301,6 +302,7 @@ def test_what_is_not_asked_of_a_variant_is_not_looked_at(diagnosis: str) -> None
         ("stream=side", "streams and graphs"),
         ("cuda_graph=torch", "streams and graphs"),
         ("retain_graph=1", "graphs that are retained"),
+        ("pipelined=1", "forwards that wait for one another"),
         ("optimizer=sgd", "the steps of an optimizer"),
         ("moved=to_dtype", r"\.to\(\) and load_state_dict\(\)"),
     ),

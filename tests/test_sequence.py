@@ -25,6 +25,10 @@ ORDERS = {
     "tied_weights=1:inference=eval:microbatches=3": (
         "forward 0, inference 0, forward 1, inference 1, backward 0 and 1, forward 2, inference 2, backward 2"
     ),
+    "pipelined=1:delay_wgrad_compute=1:microbatches=3": (
+        "forward 0, forward 1, backward 0, backward_dw 0, backward 1, backward_dw 1, forward 2, backward 2, "
+        "backward_dw 2"
+    ),
     "retain_graph=1:inference=no_grad:microbatches=2": "forward 0, inference 0, backward 0, forward 1, backward 1",
     "optimizer=sgd:moved=to_dtype:microbatches=2": "move 0, forward 0, backward 0, step 0, forward 1, backward 1",
 }

@@ -159,6 +159,11 @@ class Loans:
         """Add the output of a microbatch, which stays as it is until its backward begins."""
         self.outputs.append((f"output{_of(k)}", y.detach(), y.detach().clone()))
 
+    def release(self, step: tuple[int, ...]) -> None:
+        """Expect nothing any more of the outputs of these microbatches, whose backward begins."""
+        own = {f"output{_of(k)}" for k in step}
+        self.outputs = [one for one in self.outputs if one[0] not in own]
+
     def seen(self, beside: Seen | None = None) -> Seen:
         """Everything as it is now, and what was seen beside it."""
         parameters = [one for group in self.loaded for one in group.held]

@@ -49,7 +49,6 @@ class Trainer:
             self.loans = lent(case, layer, inputs, self.own.held, self.own.attached, around)
             self.loans.settings = self.settings
             self.stepping = Stepping(case, self.own.held.weights, inputs, fill) if case.optimizer != "none" else None
-        self.before: torch.Tensor | None = None
         self.x: dict[int, torch.Tensor] = {}
         self.y: dict[int, torch.Tensor] = {}
         self.probs: dict[int, torch.Tensor] = {}
@@ -77,9 +76,6 @@ class Trainer:
         if reused(case, k):
             return self._again(k)
         x, whole = x_of(case, self.inputs.x[k], self.byte)
-        # What a wgrad that is left to backward_dw must leave as it is.
-        if case.delay_wgrad_compute and not self.y:
-            self.before = self.own.main_grads["wgrad"].tensor.clone()
         # No leaf, as the output of a layer before is none: a gradient put into the .grad of this one is lost.
         ahead = x.tensor.requires_grad_(not case.frozen_input).view_as(x.tensor)
         self.loans.lend(x, whole, ahead, k)
@@ -132,7 +128,9 @@ class Trainer:
         """The gradients of each x and, unless they are left to backward_dw, of the parameters."""
         case, grads, said = self.case, [], f"backward of microbatch {joined(step)}"
         kept = case.retain_graph and not reused(case, step[0])
-        self.loans.outputs.clear()
+        # What a wgrad that is left to backward_dw must leave as it is.
+        before = self.own.main_grads["wgrad"].tensor.clone() if case.delay_wgrad_compute else None
+        self.loans.release(step)
         clear_flags(case, self.own.held)
         for k in step:
             given, whole = grad_output_of(case, self.inputs.grad_output[k], self.byte)
@@ -145,8 +143,8 @@ class Trainer:
         with self._trial(f"reading the gradients after the {said}"):
             found = {k: self._by_token(k) for k in step}
             parameters = self._parameters()
-            if self.before is not None:
-                parameters = [replace(one, before=self.before) for one in parameters if one.buffer == "main_grad"]
+            if before is not None:
+                parameters = [replace(one, before=before) for one in parameters if one.buffer == "main_grad"]
             found[step[-1]] += parameters
             seen = self.loans.seen()
             for k in () if kept else step:  # this x gets another gradient, in the place of this one

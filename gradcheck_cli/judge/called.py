@@ -44,11 +44,7 @@ def called_in_words(case: Case) -> Iterator[str]:
         )
     if case.recompute != "none":
         yield f"each forward is run again in its backward, by {RECOMPUTED[case.recompute]}"
-    if case.retain_graph:
-        yield (
-            "microbatches go in pairs of one x, one forward and one output: the backward of each goes through the same "
-            "graph, which the first one's retains, and x.grad is taken away in between"
-        )
+    yield from _paired(case)
     if case.moved != "none":
         yield f"the layer is moved at the beginning: {MOVED[case.moved]}; its parameters stay the same objects"
     if case.optimizer != "none":
@@ -59,6 +55,16 @@ def called_in_words(case: Case) -> Iterator[str]:
             "gradient comes from it, and its own output is not judged"
         )
     yield from _on_the_device(case)
+
+
+def _paired(case: Case) -> Iterator[str]:
+    if case.pipelined:
+        yield "microbatches go in pairs: two forwards, then the backward of each by itself, the earlier one first"
+    if case.retain_graph:
+        yield (
+            "microbatches go in pairs of one x, one forward and one output: the backward of each goes through the same "
+            "graph, which the first one's retains, and x.grad is taken away in between"
+        )
 
 
 def _on_the_device(case: Case) -> Iterator[str]:

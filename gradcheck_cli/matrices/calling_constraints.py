@@ -11,6 +11,7 @@ from gradcheck_cli.records.roles import is_chain
 _NOT_CAPTURED = {
     "tied_weights": False,
     "retain_graph": False,
+    "pipelined": False,
     "delay_wgrad_compute": False,
     "is_first_microbatch": "unset",
     "recompute": "none",
@@ -29,6 +30,15 @@ _NOT_RETAINED = {
     "delay_wgrad_compute": False,
     "is_first_microbatch": "unset",
     "recompute": "none",
+    "optimizer": "none",
+    "recipe": "none",
+}
+
+# What two forwards before the backward of either are not tried with.
+_NOT_PIPELINED = {
+    "tied_weights": False,
+    "retain_graph": False,
+    "is_first_microbatch": "unset",
     "optimizer": "none",
     "recipe": "none",
 }
@@ -137,6 +147,24 @@ CALLING = (
             )
         ),
         about=(("retain_graph",), *(("retain_graph", name) for name in _NOT_RETAINED)),
+    ),
+    Constraint(
+        name="a-pipeline-of-two",
+        why="two microbatches go forward before either goes backward; ask for more microbatches",
+        rejects=lambda case: case.pipelined and case.microbatches < 2,
+        about=(("pipelined", "microbatches"),),
+    ),
+    Constraint(
+        name="pipelined-alone",
+        why=f"two forwards before the backward of either are not tried with {', '.join(_NOT_PIPELINED)} yet, nor with "
+        "a built-in fault, which counts forwards",
+        rejects=lambda case: (
+            case.pipelined
+            and (
+                case.provider == "faults" or any(getattr(case, name) != plain for name, plain in _NOT_PIPELINED.items())
+            )
+        ),
+        about=(("pipelined",), *(("pipelined", name) for name in _NOT_PIPELINED)),
     ),
     Constraint(
         name="chain-is-called-plainly",

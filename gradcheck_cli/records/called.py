@@ -22,6 +22,9 @@ CudaGraph = Annotated[
     Literal["none", "torch", "te"],
     Meta(description="forward and backward are captured and replayed: make_graphed_callables of torch, or te's"),
 ]
+Pipelined = Annotated[
+    bool, Meta(description="microbatches go in pairs: two forwards, then the backward of each, the earlier one first")
+]
 Autocast = Annotated[bool, Meta(description="x is fp32, and the forward runs under torch.autocast of the case's dtype")]
 Optimizer = Annotated[
     Literal["none", "sgd", "adamw"], Meta(description="a step of torch.optim before each forward but the first")

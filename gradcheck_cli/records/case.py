@@ -58,6 +58,7 @@ class Case(Record, frozen=True, kw_only=True):
     tied_weights: Annotated[
         bool, Meta(description="microbatches go in pairs: two forwards, then one backward through both outputs")
     ] = False
+    pipelined: called.Pipelined = False
     retain_graph: Annotated[
         bool,
         Meta(description="microbatches go in pairs: one forward, and through its retained graph the backward of each"),

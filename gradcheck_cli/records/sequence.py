@@ -32,16 +32,26 @@ def sequence(case: Case) -> Iterator[Turn]:
     """Every phase of a case, in order."""
     if case.moved != "none":
         yield Turn("move", (0,))
+    waiting: list[tuple[int, ...]] = []
     for step in steps_of(case):
         for k in step:
             yield Turn("forward", (k,))
             if case.inference != "none" and not reused(case, k):
                 yield Turn("inference", (k,))
-        yield Turn("backward", step)
-        if case.delay_wgrad_compute:
-            yield Turn("backward_dw", step)
-        if stepped_after(case, step[-1]):
-            yield Turn("step", step[-1:])
+        waiting.append(step)
+        if case.pipelined and len(waiting) < 2 and step[-1] < case.microbatches - 1:
+            continue
+        for due in waiting:
+            yield from _backward(case, due)
+        waiting.clear()
+
+
+def _backward(case: Case, step: tuple[int, ...]) -> Iterator[Turn]:
+    yield Turn("backward", step)
+    if case.delay_wgrad_compute:
+        yield Turn("backward_dw", step)
+    if stepped_after(case, step[-1]):
+        yield Turn("step", step[-1:])
 
 
 def reused(case: Case, microbatch: int) -> bool:

@@ -16,6 +16,7 @@ STATE = 'def state(t): return "None" if t is None else f"{tuple(t.shape)} {t.dty
 UNWRITTEN = {
     ("stream", "cuda_graph"): "streams and graphs",
     ("retain_graph",): "graphs that are retained",
+    ("pipelined",): "forwards that wait for one another",
     ("optimizer", "moved"): "the steps of an optimizer, .to() and load_state_dict()",
 }
 
