@@ -67,8 +67,17 @@ def test_a_right_layer_passes_and_every_fault_is_seen(text: str) -> None:
 class KeepsItsInput(LoopLayer):
     """x is kept on the layer and not with the graph: another forward takes its place."""
 
+    def keep(self, x: torch.Tensor) -> None:
+        """Of a forward."""
+        self.kept = x
+
+    def taken(self, rows: int) -> torch.Tensor:
+        """Of a backward, so many rows."""
+        del rows
+        return self.kept
+
     def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
-        self.kept = x.detach()
+        self.keep(x.detach())
         weights, layer = list(self._weights), self
 
         class Linear(torch.autograd.Function):
@@ -80,7 +89,7 @@ class KeepsItsInput(LoopLayer):
             @staticmethod
             def backward(ctx: Any, *grads: torch.Tensor) -> Any:
                 parts = grads[0].split(list(m_splits))
-                rows = layer.kept.split(list(m_splits))
+                rows = layer.taken(len(grads[0])).split(list(m_splits))
                 dgrad = torch.cat([g @ w for g, w in zip(parts, ctx.weights, strict=True)])
                 return dgrad, *(g.T @ r for g, r in zip(parts, rows, strict=True))
 
@@ -88,32 +97,14 @@ class KeepsItsInput(LoopLayer):
         return y
 
 
-class KeepsItsInputsOnAStack(LoopLayer):
+class KeepsItsInputsOnAStack(KeepsItsInput):
     """What was kept last is taken first: right where each backward follows its own forward."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
-        super().__init__(case, device)
-        self.kept: list[torch.Tensor] = []
+    def keep(self, x: torch.Tensor) -> None:
+        self.stack = [*getattr(self, "stack", []), x]
 
-    def forward(self, x: torch.Tensor, m_splits: tuple[int, ...]) -> torch.Tensor:
-        self.kept.append(x.detach())
-        layer = self
-
-        class Linear(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-                ctx.weights = weights
-                return torch.cat([r @ w.T for r, w in zip(x.split(list(m_splits)), weights, strict=True)])
-
-            @staticmethod
-            def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-                kept = torch.nn.functional.pad(layer.kept.pop(), (0, 0, 0, len(grads[0])))[: len(grads[0])]
-                parts, rows = grads[0].split(list(m_splits)), kept.split(list(m_splits))
-                dgrad = torch.cat([g @ w for g, w in zip(parts, ctx.weights, strict=True)])
-                return dgrad, *(g.T @ r for g, r in zip(parts, rows, strict=True))
-
-        y: torch.Tensor = Linear.apply(x, *self._weights)  # type: ignore[no-untyped-call]
-        return y
+    def taken(self, rows: int) -> torch.Tensor:
+        return torch.nn.functional.pad(self.stack.pop(), (0, 0, 0, rows))[:rows]
 
 
 class StaysInEvaluation(LoopLayer):
