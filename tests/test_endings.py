@@ -224,6 +224,20 @@ def test_of_two_tries_the_first_is_told_unless_it_would_cover_the_second(
     assert (verdict.outcome, verdict.retried, verdict.reproduced) == (told, second, reproduced)
 
 
+def test_an_error_that_comes_again_in_other_words_is_reproduced_and_told_so() -> None:
+    first, second = (
+        msgspec.structs.replace(
+            a_verdict(Outcome.RAISED),
+            findings=[Finding(slot="case", outcome=Outcome.RAISED, why=f"raised {name}", diagnosis=name)],
+        )
+        for name in ("AcceleratorError", "RuntimeError")
+    )
+    verdict = twice(first, second)
+    assert (verdict.retried, verdict.reproduced) == (Outcome.RAISED, True)
+    assert verdict.notes[-1].endswith("RAISED again, in other words")
+    assert twice(first, first).notes[-1].endswith("the same again")
+
+
 def many(tmp_path: Path, workers: int) -> Run:
     run = Run(tmp_path, retry=True)
     run.executor = type(run.executor)(

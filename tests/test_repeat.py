@@ -173,10 +173,14 @@ class DummyNotZeroTheSecondTime(Numbered):
         weight.grad = torch.full_like(weight, float(self.second))
 
 
-def on(text: str, layer: type[Numbered]) -> Verdict:
+def seen_on(text: str, layer: type[Numbered]) -> Observation:
     layer.built = 0
     case, target = Case.parse(text), f"test_repeat:{layer.__name__}"
-    return conclude(case, engine(target).run(msgspec.structs.replace(pipeline.job(case), target=target)), CPU)
+    return engine(target).run(msgspec.structs.replace(pipeline.job(case), target=target))
+
+
+def on(text: str, layer: type[Numbered]) -> Verdict:
+    return conclude(Case.parse(text), seen_on(text, layer), CPU)
 
 
 LATER: dict[type[Numbered], tuple[str, Outcome, str]] = {
@@ -205,6 +209,23 @@ def test_what_goes_wrong_in_one_run_alone_is_found_and_that_run_named(layer: typ
 def test_what_nobody_may_read_may_differ() -> None:
     found = on(f"torch:api=loop:fuse_wgrad=1:{TWICE}:{SHAPE}:microbatches=1", OtherDummies)
     assert (found.outcome, found.findings) == (Outcome.PASSED, [])
+
+
+def test_what_a_dummy_resembles_is_looked_into_only_where_it_must_be_zero() -> None:
+    fused = f"torch:api=loop:fuse_wgrad=1:{SHAPE}:microbatches=1"
+    explained = {
+        how: {
+            name
+            for channel in seen_on(f"{fused}{how}", OtherDummies).channels
+            for phase in channel.phases
+            for slot in phase.slots
+            if slot.buffer == "grad" and slot.role == "wgrad" and not phase.mutant
+            for name in slot.residuals
+        }
+        for how in ("", ":zero_out_wgrad=1")
+    }
+    assert not any(name.startswith("expert=") for name in explained[""])
+    assert any(name.startswith("expert=") for name in explained[":zero_out_wgrad=1"])
 
 
 def test_a_gradient_that_comes_and_goes_is_no_number_of_ulp_away() -> None:

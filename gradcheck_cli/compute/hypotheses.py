@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from gradcheck_cli.compute.contents import as_stored
+from gradcheck_cli.compute.experts import at_once, microbatch_of_expert, through_each
 from gradcheck_cli.compute.measure import relative
 from gradcheck_cli.compute.poison import poisoned
 from gradcheck_cli.compute.quantised import SUMMED
-from gradcheck_cli.compute.reference import Reference, linear, microbatch_of_expert
+from gradcheck_cli.compute.reference import Reference, linear
 from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import anew, due, paired, since_step
 from gradcheck_cli.records.observation import Buffer, Role
@@ -51,10 +52,11 @@ class Hypotheses:
         found = torch.where(found.isfinite(), found, 0.0)
         alone = (*self.fixed(expert, found), *self.without_a_token(expert, found))
         # A row of pgrad is no product with a weight.
-        products = () if self.role == "pgrad" else (self.of_others, self.shortened, self.without_a_use, self.stale)
+        products = () if self.role == "pgrad" else (self.shortened, self.without_a_use, self.stale)
         families = (self.shifted, self.unquantised, self.as_it_lies, *products)
         groups = [[(name, (found - wrong).norm())] for name, wrong in alone]
         groups += [[(name, (found - wrong).norm()) for name, wrong in family(expert)] for family in families]
+        groups += [] if self.role == "pgrad" else [list(self.from_others(expert, found))]
         # One transfer from the device for all of them.
         norms = iter(torch.stack([norm for group in groups for _, norm in group]).tolist())
         for group in groups:
@@ -174,19 +176,19 @@ class Hypotheses:
             wrong = [kept(one).reshape(self.of(expert).shape) for one in products]
             yield f"strides={name}", self.start(expert) + torch.stack(wrong).sum(0)
 
-    def of_others(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """Another expert's gradient in this one's place; of an output, the right rows through another's weight."""
-        start = self.start(expert)
-        for other in range(self.case.num_gemms):
-            if other == expert:
-                continue
-            if self.role in BY_TOKEN:
-                wrong = microbatch_of_expert(
-                    self.case, self.reference.inputs, self.k, self.role, expert, weight_of=other
-                )
-                yield f"expert={other}", self.as_added(wrong)
-            else:
-                yield f"expert={other}", start + self.of(other)
+    def from_others(self, expert: int, found: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """How far another expert's gradient is; of an output, the right rows through another's weight."""
+        away = torch.cat([(found - wrong).flatten(1).norm(dim=1) for wrong in self.others(expert, found.numel())])
+        yield from ((f"expert={other}", one) for other, one in enumerate(away.unbind()) if other != expert)
+
+    def others(self, expert: int, elements: int) -> Iterator[torch.Tensor]:
+        """Of each expert in turn, what this one would then hold, (experts, rows, C), some at once."""
+        if self.role in BY_TOKEN:
+            yield from map(self.as_added, through_each(self.case, self.reference.inputs, self.k, self.role, expert))
+            return
+        every, some = range(self.case.num_gemms), at_once(elements)
+        for first in every[::some]:
+            yield self.start(expert) + torch.stack([self.of(other) for other in every[first : first + some]])
 
     def shortened(self, expert: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The last few products of each sum left out, in the last microbatch or in all of them."""

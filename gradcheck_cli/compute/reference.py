@@ -22,7 +22,6 @@ from gradcheck_cli.records.observation import Fill, Role
 from gradcheck_cli.records.recipe import ACCUMULATED_EXACTLY as IN_FP8
 from gradcheck_cli.records.recipe import AMAX, recipe_of
 from gradcheck_cli.records.roles import BY_TOKEN, CHAIN, is_chain, weights_of
-from gradcheck_cli.records.splits import rows_of
 
 # The axes on which the data and what is right depend; all others say who computes it, and where it is kept.
 DATA_AXES = (
@@ -218,32 +217,3 @@ def linear(case: Case, inputs: Inputs, k: int, role: Role) -> Linear:
 def as_given(inputs: Inputs, k: int) -> Linear:
     """The operands of a single layer."""
     return Linear(inputs.x[k], inputs.weight_of(k), inputs.grad_output[k])
-
-
-def microbatch_of_expert(  # noqa: PLR0913  a role of an expert, and one of three faults
-    case: Case,
-    inputs: Inputs,
-    k: int,
-    role: Role,
-    expert: int,
-    *,
-    weight_of: int | None = None,
-    only_last: int | None = None,
-    unquantised: bool = False,
-) -> torch.Tensor:
-    """A role of one expert's rows, fp64, as a fault would have it; fprop without bias where `only_last`.
-
-    `weight_of`: computed with that expert's weight. `only_last`: of each sum only the last so many products.
-    `unquantised`: without the case's recipe.
-    """
-    own, last = rows_of(case.splits(k), expert), slice(None if only_last is None else -only_last, None)
-    whole = as_given(inputs, k) if unquantised else linear(case, inputs, k, role)
-    x, g = (rows[own].double() for rows in (whole.x, whole.grad_output))
-    w = whole.weight[expert if weight_of is None else weight_of].double()
-    if role == "fprop":
-        product = torch.mm(x[:, last], w[:, last].T)
-        bias = inputs.bias_of(k)
-        return product if bias is None or only_last is not None else product + bias[expert].double()
-    if role == "dgrad":
-        return torch.mm(g[:, last], w[last])
-    return g[last].sum(0) if role == "bgrad" else torch.mm(g[last].T, x[last])

@@ -19,6 +19,7 @@ from gradcheck_cli.compute.reference import Reference
 from gradcheck_cli.compute.stage import Stage
 from gradcheck_cli.compute.stepping import after_step
 from gradcheck_cli.compute.trial import CandidateRaised
+from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.due import due, dummy_of
 from gradcheck_cli.records.job import Job
 from gradcheck_cli.records.observation import INFINITE, Buffer, Phase, PhaseSeen, Repeated, Role, SlotSeen
@@ -94,11 +95,8 @@ class Runs:
 
     def _signatures(self, after: After, found: Found) -> list[Signature]:
         """What must be the same in every run, expert by expert; of a dummy beside main_grad not what it holds."""
-        where = [due(self._job.case, i, after.microbatch) for i in range(len(found.experts))]
-        beside = found.role in WEIGHTS and found.buffer == "grad"
-        beside &= dummy_of(self._job.case) == "any"
-        dummies = [beside and one is not None and one.buffer == "main_grad" for one in where]
-        return [signature(held, told=not dummy) for held, dummy in zip(found.experts, dummies, strict=True)]
+        experts = enumerate(found.experts)
+        return [signature(held, told=not dummy(self._job.case, found, i, after.microbatch)) for i, held in experts]
 
     def _repeated(self, role: Role, runs: dict[int, list[Signature]]) -> Repeated:
         results = [tuple(runs.get(run, ())) for run in range(self._job.case.repeat)]
@@ -157,6 +155,14 @@ def _place(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(bits < 0, -(bits & torch.iinfo(word).max).long(), bits.long())
 
 
+def dummy(case: Case, found: Found, expert: int, k: int) -> bool:
+    """Whether it is a dummy beside main_grad, of which nobody asks what it holds."""
+    if found.role not in WEIGHTS or found.buffer != "grad" or dummy_of(case) != "any":
+        return False
+    where = due(case, expert, k)
+    return where is not None and where.buffer == "main_grad"
+
+
 def staged(job: Job, reference: Reference, k: int, found: list[Found]) -> list[Stage]:
     """What was found after one phase, role by role."""
     roles = dict.fromkeys(one.role for one in found)
@@ -169,6 +175,10 @@ def measured(stage: Stage, buffer: Buffer) -> list[SlotSeen]:
     # On exact data nothing rounds, and on random data these roundings are below what is told apart.
     rounded = reference.fill == "range" and (buffer != "main_grad" or rounding.rounds_before_adding)
     wrong = Hypotheses(stage.job.case, reference, stage.role, buffer, stage.microbatch, rounded)
+
+    def explain(expert: int, held: torch.Tensor) -> dict[str, float]:
+        return {} if dummy(stage.job.case, found, expert, stage.microbatch) else wrong(expert, held)
+
     return measure(
         found,
         stage.right(buffer),
@@ -176,5 +186,5 @@ def measured(stage: Stage, buffer: Buffer) -> list[SlotSeen]:
         rounding.lambda_,
         bounded=reference.fill == "normal",
         shown=stage.shown(buffer),
-        explain=wrong if found.before is None else None,
+        explain=explain if found.before is None else None,
     )

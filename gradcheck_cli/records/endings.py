@@ -34,4 +34,6 @@ ENDINGS: dict[str, Ending] = {
         Outcome.RAISED,
         needs_cuda=True,
     ),
+    "hang_in_kernel": Ending("waits for a kernel that does not end", Outcome.TIMED_OUT, needs_cuda=True),
+    "hoards_memory": Ending("takes all memory of the CUDA device, and keeps it", Outcome.RAISED, needs_cuda=True),
 }

@@ -220,16 +220,15 @@ def own_seconds(case: Case, mutants: int = 0) -> float:
     """What gradcheck's own work on a case may take: reference and comparison, a microsecond an element and channel.
 
     Measured: 25 s on one core of a CPU for 2048 x 2048 x 4 experts x 2 microbatches x 2 channels, 67 million elements;
-    with 142 mutants a case of the core matrix takes four times as long.
+    with 142 mutants a case of the core matrix takes four times as long. Where something is wrong of each expert, 128
+    experts x 5 microbatches x 3 channels take some 300 launches each to explain, a hundredth of a second on a GPU that
+    14 workers share.
     """
     weights = case.num_gemms * case.in_features * case.out_features
     features = case.in_features + case.out_features
-    return (
-        (case.repeat + mutants / 40)
-        * 1e-6
-        * len(FILLS)
-        * sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))
-    )
+    elements = sum(weights + sum(case.splits(k)) * features for k in range(case.microbatches))
+    parts = case.num_gemms * case.microbatches
+    return (case.repeat + mutants / 40) * len(FILLS) * (1e-6 * elements + 1e-2 * parts)
 
 
 def _own_failure(job: Job, found: str) -> HarnessError:

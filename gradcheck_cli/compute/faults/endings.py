@@ -17,6 +17,14 @@ from gradcheck_cli.records.case import Case
 from gradcheck_cli.records.endings import ENDINGS
 
 MUCH = 1 << 60  # bytes
+_MINUTES = 1 << 40  # cycles of a GPU; ten minutes at 1.8 GHz, so that none spins for ever where nothing ends it
+_BLOCK = 1 << 30  # bytes
+_KEPT: list[torch.Tensor] = []
+
+
+def _require_cuda(name: str, device: torch.device, what: str) -> None:
+    if device.type != "cuda":
+        raise RuntimeError(f"{name}: expected a CUDA device, which alone has {what}")
 
 
 def _raise(_: torch.device) -> None:
@@ -28,10 +36,22 @@ def _raise_in_wgrad(_: torch.device) -> None:
 
 
 def _poison_the_context(device: torch.device) -> None:
-    if device.type != "cuda":
-        raise RuntimeError("poisoned_context: expected a CUDA device, which alone has a context to poison")
+    _require_cuda("poisoned_context", device, "a context to poison")
     torch.zeros(1, device=device)[torch.full((1,), MUCH, device=device)].sum()
     torch.cuda.synchronize(device)
+
+
+def _hang_in_a_kernel(device: torch.device) -> None:
+    _require_cuda("hang_in_kernel", device, "kernels that spin")
+    with torch.cuda.device(device):
+        torch.cuda._sleep(_MINUTES)  # noqa: SLF001 - the kernel that spins, which torch has for its own tests
+    torch.cuda.synchronize(device)
+
+
+def _hoard(device: torch.device) -> None:
+    _require_cuda("hoards_memory", device, "memory of its own to fill")
+    while True:
+        _KEPT.append(torch.empty(_BLOCK, dtype=torch.uint8, device=device))
 
 
 def _garble(_: torch.device) -> None:
@@ -69,6 +89,8 @@ END: dict[str, Callable[[torch.device], object]] = {
     "raises": _raise,
     "raises_in_wgrad": _raise_in_wgrad,
     "poisoned_context": _poison_the_context,
+    "hang_in_kernel": _hang_in_a_kernel,
+    "hoards_memory": _hoard,
 }
 
 
