@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,33 @@ def test_every_built_in_layer_has_cases_of_its_own(name: str) -> None:
         *(("te", api) for api in ("module", "op", "op_mlp")),
         *(("torch", api) for api in ("loop", "grouped_mm", "op_mlp")),
     }
+
+
+KEPT: list[Exception] = []
+
+
+def hooked() -> Iterator[None]:
+    """Until it is gone nothing that is saved for a backward can be read."""
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda _: torch.mm(*[torch.ones(2)] * 2)):
+        yield
+
+
+class RaisesUnderHooks(LoopLayer):
+    """As torch's checkpoint does up to 2.12, its frame holds hooks; and somebody keeps the error, and the frame."""
+
+    def forward(self, x: torch.Tensor, _: object) -> torch.Tensor:
+        held = hooked()
+        next(held)
+        try:
+            return torch.mm(x, x)
+        except Exception as error:
+            KEPT.append(error)
+            raise
+
+
+def test_what_a_forward_that_raised_has_hooked_reaches_no_later_case() -> None:
+    shape, target = "m_splits=5,0,9,7:in_features=16:out_features=24", "test_calling:RaisesUnderHooks"
+    first, later = (pipeline.job(Case.parse(f"torch:api=loop:{which}:{shape}")) for which in ("seed=2", "seed=3"))
+    assert engine(target).run(msgspec.structs.replace(first, target=target)).ending == "raised"
+    seen = engine(later.target).run(later)
+    assert (seen.ending, seen.raised) == ("finished", None)

@@ -44,7 +44,19 @@ def on_trial(during: str, device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:  # a candidate may raise anything; no verdict but RAISED or REFUSED can follow
-        raise CandidateRaised(raised_in(during, error, device)) from error
+        seen = raised_in(during, error, device)
+        _let_go(error)
+        raise CandidateRaised(seen) from error
+
+
+def _let_go(error: BaseException) -> None:
+    """End what the frames that it came through hold: whoever keeps the error keeps them.
+
+    A checkpoint that is not reentrant, in whose forward something raises, hooks all saved tensors of the thread until
+    its frame is gone (torch/utils/checkpoint.py): the backward of a later case would run that forward again.
+    """
+    for one in chain_of(error):
+        traceback.clear_frames(one.__traceback__)
 
 
 def raised_in(during: str, error: Exception, device: torch.device) -> Raised:
@@ -155,7 +167,12 @@ def answers(device: torch.device) -> bool:
 
 def of_cuda(error: BaseException) -> bool:
     """Whether an error, or what it came from, is one of CUDA: it may have left anything behind in this process."""
+    return any(isinstance(one, torch.OutOfMemoryError) or _OF_CUDA.search(words(one)) for one in chain_of(error))
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """An error and what it came from."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
-    return any(isinstance(one, torch.OutOfMemoryError) or _OF_CUDA.search(words(one)) for one in chain)
+    return chain
