@@ -304,7 +304,7 @@ def hooked() -> Iterator[None]:
 
 
 class RaisesUnderHooks(LoopLayer):
-    """As torch's checkpoint does up to 2.12, its frame holds hooks; and somebody keeps the error, and the frame."""
+    """As torch's checkpoint did before pytorch PR 184018, its frame holds hooks; and somebody keeps error and frame."""
 
     def forward(self, x: torch.Tensor, _: object) -> torch.Tensor:
         held = hooked()

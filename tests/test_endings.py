@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from in_process import engine
 from test_executor import Run, a_job, can_be_locked, ignore, wait_until
 
+from gradcheck_cli import pipeline
+from gradcheck_cli.compute import trainer, trial
 from gradcheck_cli.compute.trial import of_cuda
 from gradcheck_cli.errors import HarnessError
 from gradcheck_cli.judge.conclude import conclude
@@ -200,6 +204,28 @@ def test_an_error_of_cuda_is_told_from_others_also_where_another_one_came_of_it(
     wrapped = ValueError("in the layer")
     wrapped.__cause__ = error
     assert of_cuda(wrapped) is expected
+
+
+@pytest.mark.parametrize("captured", (True, False))
+def test_whatever_raises_with_a_cuda_graph_costs_its_worker(monkeypatch: pytest.MonkeyPatch, *, captured: bool) -> None:
+    monkeypatch.setattr(trial, "answers", lambda _: True)
+    with pytest.raises(trial.CandidateRaised) as raised, trial.on_trial("x", torch.device("cuda"), captured=captured):
+        raise ValueError("no error of CUDA")
+    assert raised.value.seen.suspect is captured
+
+
+@pytest.mark.parametrize("how", ("none", "torch"))
+def test_a_trainer_says_that_its_case_has_a_cuda_graph(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    told: set[bool] = set()
+
+    def noted(during: str, device: torch.device, *, captured: bool) -> AbstractContextManager[None]:
+        told.add(captured)
+        return trial.on_trial(during, device, captured=captured)
+
+    monkeypatch.setattr(trainer, "on_trial", noted)
+    job = pipeline.job(Case.parse(f"torch:api=loop:m_splits=3,5:in_features=16:out_features=24:cuda_graph={how}"))
+    assert engine(job.target).run(job).ending == ("finished" if how == "none" else "raised")
+    assert told == {how != "none"}
 
 
 def a_verdict(outcome: Outcome) -> Verdict:

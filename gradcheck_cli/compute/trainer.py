@@ -224,5 +224,6 @@ class Trainer:
 
     @contextmanager
     def _trial(self, during: str) -> Iterator[None]:
-        with on_trial(f"{during}, {DATA[self.fill]}", self.device), determinism(self.case), kept(self.settings):
+        trial = on_trial(f"{during}, {DATA[self.fill]}", self.device, captured=self.case.cuda_graph != "none")
+        with trial, determinism(self.case), kept(self.settings):
             yield

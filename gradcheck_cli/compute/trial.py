@@ -37,14 +37,19 @@ class CandidateRaised(Exception):
 
 
 @contextmanager
-def on_trial(during: str, device: torch.device) -> Iterator[None]:
-    """Run the candidate: whatever it raises, asynchronous CUDA errors included, leaves as CandidateRaised."""
+def on_trial(during: str, device: torch.device, *, captured: bool = False) -> Iterator[None]:
+    """Run the candidate: whatever it raises, asynchronous CUDA errors included, leaves as CandidateRaised.
+
+    `captured`: with a CUDA graph. A capture that fails leaves the process as it was in it: Transformer Engine's
+    `make_graphed_callables` keeps the class of the module patched and says for ever that something is being captured,
+    so that no op's backward updates the scales of DelayedScaling any more (pytorch/graph.py, pytorch/ops/fuser.py).
+    """
     try:
         yield
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:  # a candidate may raise anything; no verdict but RAISED or REFUSED can follow
-        seen = raised_in(during, error, device)
+        seen = raised_in(during, error, device, captured=captured)
         _let_go(error)
         raise CandidateRaised(seen) from error
 
@@ -53,13 +58,14 @@ def _let_go(error: BaseException) -> None:
     """End what the frames that it came through hold: whoever keeps the error keeps them.
 
     A checkpoint that is not reentrant, in whose forward something raises, hooks all saved tensors of the thread until
-    its frame is gone (torch/utils/checkpoint.py): the backward of a later case would run that forward again.
+    its frame is gone, and the backward of a later case would run that forward again (torch/utils/checkpoint.py before
+    pytorch PR 184018, which torch 2.13 has).
     """
     for one in chain_of(error):
         traceback.clear_frames(one.__traceback__)
 
 
-def raised_in(during: str, error: Exception, device: torch.device) -> Raised:
+def raised_in(during: str, error: Exception, device: torch.device, *, captured: bool = False) -> Raised:
     """What an exception says, and whether it leaves a device and a process that can be trusted."""
     return Raised(
         type=words(type(error).__name__),
@@ -67,7 +73,7 @@ def raised_in(during: str, error: Exception, device: torch.device) -> Raised:
         during=during,
         traceback=_traceback(error),
         sticky=not answers(device),
-        suspect=device.type == "cuda" and of_cuda(error),
+        suspect=device.type == "cuda" and (captured or of_cuda(error)),
     )
 
 

@@ -112,7 +112,9 @@ class Raised(Record, frozen=True, kw_only=True):
     during: str  # build, forward, backward; with the channel and the microbatch
     traceback: str
     sticky: bool = False  # the device no longer answers
-    suspect: bool = False  # an error of CUDA, which may have left anything behind; either way the worker is replaced
+    suspect: bool = (
+        False  # of CUDA, or with a graph of its: it may have left anything; either way the worker is replaced
+    )
 
 
 class Observation(Record, frozen=True, kw_only=True):
